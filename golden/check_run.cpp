@@ -1,0 +1,287 @@
+#include "golden/check_run.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <fnmatch.h>
+
+#include "model/config.h"
+#include "model/layer_plan.h"
+#include "platform/nearest_name.h"
+
+namespace deepinfer {
+namespace {
+
+bool quantises(const Numerics& numerics) {
+  return numerics.quantize_linear || numerics.quantize_window || numerics.quantize_compressed ||
+         numerics.quantize_index;
+}
+
+// A suite with its golden file, and the prompts of it that were asked for.
+struct PlannedSuite {
+  Suite suite;
+  GoldenFile golden;
+  std::vector<const GoldenPrompt*> prompts;
+};
+
+std::vector<Suite> select_suites(const std::vector<Suite>& suites,
+                                 const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return suites;
+  std::vector<std::string> names;
+  for (const Suite& suite : suites) names.push_back(suite.name);
+  for (const std::string& pattern : patterns) {
+    const auto matches = [&](const std::string& name) { return matches_pattern(pattern, name); };
+    if (std::none_of(names.begin(), names.end(), matches)) {
+      throw ConfigError({"no such suite", "--suite", "a name or pattern of a configured suite",
+                         pattern, did_you_mean(pattern, names)});
+    }
+  }
+  std::vector<Suite> selected;
+  for (const Suite& suite : suites) {
+    const auto matches = [&](const auto& pattern) { return matches_pattern(pattern, suite.name); };
+    if (std::any_of(patterns.begin(), patterns.end(), matches)) selected.push_back(suite);
+  }
+  return selected;
+}
+
+// Another fp8_max makes the quantisers other functions than those of the golden: tokens remain
+// comparable, bounds on numbers do not.
+void apply_fp8_max(double fp8_max, Suite& suite) {
+  suite.numerics.fp8_max = fp8_max;
+  if (fp8_max == kGoldenFp8Max || !quantises(suite.numerics)) return;
+  suite.bounds = {};
+  suite.gates.logits = suite.gates.traces = suite.gates.layers = false;
+}
+
+std::vector<PlannedSuite> plan_suites(const std::vector<Suite>& suites, const RunOptions& options) {
+  std::vector<PlannedSuite> planned;
+  std::vector<std::string> prompt_names;
+  for (Suite suite : select_suites(suites, options.suite_patterns)) {
+    if (options.fp8_max) apply_fp8_max(*options.fp8_max, suite);
+    const ModelConfig config = load_model_config(suite.model);
+    PlannedSuite plan{suite, GoldenFile::read(suite.golden, config, make_model_plan(config)), {}};
+    require_same_numerics(plan.golden, suite.numerics);
+    planned.push_back(std::move(plan));
+  }
+  for (PlannedSuite& plan : planned) {
+    for (const GoldenPrompt& prompt : plan.golden.prompts) {
+      prompt_names.push_back(prompt.name);
+      if (options.prompt_pattern.empty() || matches_pattern(options.prompt_pattern, prompt.name)) {
+        plan.prompts.push_back(&prompt);
+      }
+    }
+  }
+  std::erase_if(planned, [](const PlannedSuite& plan) { return plan.prompts.empty(); });
+  if (planned.empty()) {
+    throw ConfigError({"no such prompt", "--prompt", "a name or pattern of a prompt of the suites",
+                       options.prompt_pattern, did_you_mean(options.prompt_pattern, prompt_names)});
+  }
+  return planned;
+}
+
+// Keeps the model that was loaded last: suites that share one follow each other.
+class ModelCache {
+ public:
+  explicit ModelCache(const RunOptions& options) : options_(options) {}
+
+  std::shared_ptr<const TextModel> get(const std::filesystem::path& directory,
+                                       const Numerics& numerics) {
+    if (!model_ || directory != directory_ || !(model_->numerics() == numerics)) {
+      model_.reset();
+      model_ = options_.load ? options_.load(directory, numerics)
+                             : TextModel::load(directory, numerics, options_.device);
+      directory_ = directory;
+    }
+    return model_;
+  }
+
+ private:
+  const RunOptions& options_;
+  std::filesystem::path directory_;
+  std::shared_ptr<const TextModel> model_;
+};
+
+std::string step_text(size_t step, const StepComparison& comparison) {
+  std::ostringstream text;
+  text << "token " << step + 1 << ": expected " << comparison.expected << ", found "
+       << (comparison.found == kNoToken ? "none, logits are not finite"
+                                        : std::to_string(comparison.found))
+       << "; golden margin " << comparison.margin << ", tolerance " << comparison.tolerance
+       << (comparison.bounded ? " (logit bound)" : " (noise floor)");
+  return text.str();
+}
+
+void judge(const Suite& suite, PromptReport& report) {
+  const GenerationResult& generation = report.generation;
+  for (size_t step = 0; step < generation.steps.size(); ++step) {
+    const StepComparison& comparison = generation.steps[step];
+    if (comparison.matches() || step >= static_cast<size_t>(kCountedTokens)) continue;
+    if (comparison.near_tie()) {
+      report.explained.push_back("near tie: " + step_text(step, comparison));
+    } else if (suite.gates.tokens) {
+      report.failures.push_back(step_text(step, comparison));
+    } else {
+      report.explained.push_back("more than a near tie, tokens do not gate here: " +
+                                 step_text(step, comparison));
+    }
+  }
+  const StepComparison* worst = generation.largest_difference(true);
+  if (suite.gates.logits && worst != nullptr && worst->exceeds_bound()) {
+    std::ostringstream text;
+    text << "token " << worst - generation.steps.data() + 1 << ": logit " << worst->difference_token
+         << " differs by " << worst->difference << ", bound " << worst->tolerance;
+    report.failures.push_back(text.str());
+  }
+  if (suite.gates.traces && generation.first_difference) {
+    const FirstDifference& first = *generation.first_difference;
+    report.failures.push_back("first difference: " + first.forward + ' ' + first.layer_text() +
+                              ' ' + first.name + " row " + std::to_string(first.row) +
+                              ": expected " + first.expected + ", found " + first.found);
+  }
+  if (suite.gates.layers && report.layers) {
+    for (const LayerComparison& layer : report.layers->layers) {
+      for (const std::string& failure : layer.failures) {
+        report.failures.push_back("on golden inputs, layer " + layer.layer_text() + ": " + failure);
+      }
+    }
+  }
+}
+
+void find_vacuous(SuiteReport& report) {
+  for (const Path path : report.suite.claims) {
+    if (report.coverage.count(path) > 0) continue;
+    const auto& paths = all_paths();
+    const auto info = std::find_if(paths.begin(), paths.end(),
+                                   [&](const PathInfo& item) { return item.path == path; });
+    report.vacuous.push_back("claims " + std::string(info->name) + " (" + std::string(info->what) +
+                             "), which never happened");
+  }
+  const auto any = [&](auto predicate) {
+    return std::any_of(report.prompts.begin(), report.prompts.end(), predicate);
+  };
+  if (report.suite.gates.logits &&
+      !any([](const PromptReport& p) { return p.generation.bounded_steps() > 0; })) {
+    report.vacuous.push_back("gates logits, but the bound holds at no step");
+  }
+  if (report.suite.gates.traces &&
+      !any([](const PromptReport& p) { return !p.generation.prefill.empty(); })) {
+    report.vacuous.push_back("gates traces, but no prompt has any");
+  }
+  if (report.suite.gates.layers &&
+      !any([](const PromptReport& p) { return p.layers.has_value(); })) {
+    report.vacuous.push_back("gates layers, but no prompt has a trace that can feed them");
+  }
+}
+
+PromptReport run_prompt(const TextModel& model, const GoldenPrompt& prompt, const Suite& suite,
+                        const RunOptions& options, Coverage& coverage) {
+  PromptReport report;
+  report.name = prompt.name;
+  report.generation = check_generation(model, prompt, suite.bounds,
+                                       {.chunk = options.chunk, .coverage = &coverage});
+  if (prompt.prefill.feeds_layers && prompt.decode0.feeds_layers) {
+    report.layers = check_layers(model, prompt, suite.bounds.layers, options.chunk);
+  }
+  judge(suite, report);
+  return report;
+}
+
+void time_suite(const PlannedSuite& plan, const TextModel& model, const TextModel& plain,
+                int64_t chunk, SuiteReport& report) {
+  for (size_t i = 0; i < plan.prompts.size(); ++i) {
+    // Alternating, the better of two: the first round also warms caches and thread pools.
+    for (int round = 0; round < 2; ++round) {
+      const auto keep_better = [&](std::optional<double>& best, const TextModel& timed) {
+        const double seconds = time_generation(timed, *plan.prompts[i], chunk);
+        best = best ? std::min(*best, seconds) : seconds;
+      };
+      keep_better(report.prompts[i].unwatched_seconds, model);
+      keep_better(report.prompts[i].plain_seconds, plain);
+    }
+  }
+}
+
+}  // namespace
+
+bool matches_pattern(const std::string& pattern, const std::string& text) {
+  return fnmatch(pattern.c_str(), text.c_str(), FNM_NOESCAPE) == 0;
+}
+
+bool SuiteReport::failed() const {
+  return std::any_of(prompts.begin(), prompts.end(),
+                     [](const PromptReport& prompt) { return !prompt.failures.empty(); });
+}
+
+CheckCounts CheckReport::counts() const {
+  CheckCounts counts;
+  counts.suites = static_cast<int64_t>(suites.size());
+  counts.vacuous = vacuous.empty() ? 0 : 1;
+  for (const SuiteReport& suite : suites) {
+    counts.vacuous += !suite.vacuous.empty();
+    for (const PromptReport& prompt : suite.prompts) {
+      ++counts.prompts;
+      counts.at_nine += prompt.generation.matched() == kCountedTokens;
+      counts.failed += !prompt.failures.empty();
+      if (suite.suite.information_only()) {
+        ++counts.information_only;
+      } else {
+        counts.near_ties += prompt.generation.near_ties();
+      }
+    }
+  }
+  return counts;
+}
+
+ExitCode CheckReport::exit_code() const {
+  const CheckCounts totals = counts();
+  if (totals.failed > 0) return ExitCode::kMismatch;
+  return totals.vacuous > 0 ? ExitCode::kVacuous : ExitCode::kMatch;
+}
+
+CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& options) {
+  const std::vector<PlannedSuite> planned = plan_suites(suites, options);
+  CheckReport report;
+  const auto is_other_fp8 = [&](const PlannedSuite& plan) {
+    return quantises(plan.suite.numerics) && plan.suite.numerics.fp8_max != kGoldenFp8Max;
+  };
+  if (std::any_of(planned.begin(), planned.end(), is_other_fp8)) {
+    std::ostringstream note;
+    note << "fp8_max is " << *options.fp8_max << ", the goldens were made at " << kGoldenFp8Max
+         << ": in suites with quantisers tokens are still held to the golden, numbers are only "
+            "shown";
+    report.notes.push_back(note.str());
+  }
+  ModelCache models(options);
+  ModelCache plain_models(options);
+  for (const PlannedSuite& plan : planned) {
+    SuiteReport suite;
+    suite.suite = plan.suite;
+    suite.prompts_in_golden = static_cast<int64_t>(plan.golden.prompts.size());
+    const auto model = models.get(plan.suite.model, plan.suite.numerics);
+    for (const GoldenPrompt* prompt : plan.prompts) {
+      if (options.progress) options.progress(plan.suite.name + ' ' + prompt->name);
+      suite.prompts.push_back(run_prompt(*model, *prompt, plan.suite, options, suite.coverage));
+    }
+    if (options.time) {
+      if (options.progress) options.progress(plan.suite.name + ", timing");
+      const auto plain = plain_models.get(plan.suite.model, Numerics::plain());
+      time_suite(plan, *model, *plain, options.chunk, suite);
+    }
+    suite.claims_checked = plan.prompts.size() == plan.golden.prompts.size();
+    if (suite.claims_checked) find_vacuous(suite);
+    report.suites.push_back(std::move(suite));
+  }
+  // By length, not by coverage: a forward cannot tell a one-token prompt chunk from a decode step.
+  const auto is_chunked = [&](const PlannedSuite& plan) {
+    return std::any_of(plan.prompts.begin(), plan.prompts.end(), [&](const GoldenPrompt* prompt) {
+      return static_cast<int64_t>(prompt->tokens.size()) > options.chunk;
+    });
+  };
+  if (options.chunk > 0 && std::none_of(planned.begin(), planned.end(), is_chunked)) {
+    report.vacuous.push_back("--chunk " + std::to_string(options.chunk) +
+                             ": no prompt is longer, so none was chunked");
+  }
+  return report;
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,109 @@
+#include "model/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/compressor.h"
+#include "model/indexer.h"
+#include "platform/fault.h"
+#include "platform/ops.h"
+
+namespace deepinfer {
+
+namespace {
+
+// Places in `keys` (window rows from position `first_key` on) of positions p-window+1 .. p, oldest
+// first, -1 padded: int64 [count, window].
+at::Tensor window_index(const BatchSpan& span, int64_t first_key, int64_t window,
+                        at::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  const at::Tensor query = at::arange(span.position, span.end_position(), options).unsqueeze(1);
+  const at::Tensor slot = at::arange(window, options).unsqueeze(0);
+  const at::Tensor position = (query - window + 1).clamp_min(first_key) + slot;
+  return at::where(position.le(query), position - first_key, at::full({}, -1, options));
+}
+
+}  // namespace
+
+const RopeTable& ForwardContext::rope_of(const LayerPlan& plan) const {
+  const bool compressed = fault("yarn_on_ratio0_layers")             ? true
+                          : fault("plain_rope_on_compressed_layers") ? false
+                                                                     : plan.compressed();
+  return compressed ? compressed_rope : window_rope;
+}
+
+at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
+                     const AttentionWeights& weights, const at::Tensor& x) {
+  const ModelConfig& config = context.config;
+  const Numerics& numerics = context.numerics;
+  const int64_t rows = x.size(0), heads = config.num_attention_heads, channels = config.head_dim;
+  const RopeTable& rope = context.rope_of(plan);
+
+  const at::Tensor q_latent =
+      ops::rms_norm(project(x, weights.wq_a, numerics), weights.q_norm, config.rms_norm_eps);
+  at::Tensor q = project(q_latent, weights.wq_b, numerics).view({rows, heads, channels});
+  if (fault("q_head_norm")) {
+    q = ops::rms_norm(q, at::ones({channels}, q.options()), config.rms_norm_eps);
+  }
+  q = ops::rope(q, rope.cos, rope.sin, /*inverse=*/false);
+
+  at::Tensor kv =
+      ops::rms_norm(project(x, weights.wkv, numerics), weights.kv_norm, config.rms_norm_eps);
+  kv = ops::rope(kv, rope.cos, rope.sin, /*inverse=*/false);
+  if (numerics.quantize_window) {
+    // The rotary tail is quantised with the rest (V4 left it out).
+    const at::Tensor quantized = ops::fake_quantize_aq32(kv, numerics.fp8_max);
+    const int64_t plain = channels - config.qk_rope_head_dim;
+    kv = fault("window_row_rotary_tail_unquantised")
+             ? at::cat({quantized.slice(1, 0, plain), kv.slice(1, plain)}, 1)
+             : quantized;
+  }
+
+  if (plan.owns_kv) compress(context, plan, *weights.compressor, x);
+  if (plan.owns_index) select_entries(context, plan, *weights.indexer, x, q_latent);
+
+  int64_t window = config.sliding_window;
+  if (fault("window_one_longer")) ++window;
+  if (fault("window_one_shorter")) --window;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(channels));
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < context.spans.size(); ++i) {
+    const BatchSpan& span = context.spans[i];
+    Sequence& sequence = *span.sequence;
+    at::Tensor& kept = sequence.window[plan.layer];
+    if (fault("window_lost_between_chunks")) kept = kept.slice(0, 0, 0);
+    const at::Tensor keys = at::cat({kept, span.rows_of(kv)}, 0);
+    const int64_t first_key = span.position - kept.size(0);
+
+    at::Tensor compressed = keys.slice(0, 0, 0);
+    at::Tensor selected =
+        at::empty({span.count, 0}, at::TensorOptions().dtype(at::kInt).device(x.device()));
+    if (plan.compressed() && !(fault("topk_of_own_layer_missing") && !plan.owns_index)) {
+      const CompressedCache& cache = sequence.caches.at(plan.kv_source);
+      compressed = cache.rows.slice(0, 0, cache.entries);
+      selected = context.topk.at(plan.index_source)[i];
+    }
+    const auto [out, lse] = ops::sparse_attention(
+        span.rows_of(q), keys, window_index(span, first_key, window, x.device()), compressed,
+        selected, weights.sink, scale, numerics.narrow_probabilities);
+    outputs.push_back(out);
+    // One row less than the window: the next query brings its own. Cloned, so that the chunk is
+    // released.
+    kept = keys.slice(0, std::max<int64_t>(keys.size(0) - (window - 1), 0)).clone();
+  }
+  at::Tensor out = outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
+  if (!fault("inverse_rope_missing")) out = ops::rope(out, rope.cos, rope.sin, /*inverse=*/true);
+
+  at::Tensor grouped = out.reshape({rows, config.o_groups, heads / config.o_groups * channels});
+  if (fault("wo_a_input_quantised") && numerics.quantize_linear) {
+    grouped = ops::fake_quantize_aq32(grouped, numerics.fp8_max);
+  }
+  // wo_a's input is not quantised (model-verified.md 3, rule 2).
+  const ops::OptionalTensor wo_a_scale =
+      weights.wo_a.quantized() ? ops::OptionalTensor(weights.wo_a.scale) : ops::OptionalTensor();
+  const at::Tensor z =
+      ops::head_group_linear(grouped, weights.wo_a.weight, wo_a_scale, x.scalar_type());
+  return project(z.reshape({rows, config.o_groups * config.o_lora_rank}), weights.wo_b, numerics);
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,65 @@
+// What the parts of one forward share: the batch, its rotary tables, and what source layers
+// publish.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "model/config.h"
+#include "model/numerics.h"
+#include "model/rope.h"
+#include "model/sequence.h"
+#include "model/transformer.h"
+#include "platform/coverage.h"
+
+namespace deepinfer {
+
+// cos and sin, fp32 [rows, rope dimension / 2].
+struct RopeTable {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+// The rows of one chunk in the batch.
+struct BatchSpan {
+  Sequence* sequence = nullptr;
+  int64_t begin = 0;     // first row
+  int64_t count = 0;     // rows
+  int64_t position = 0;  // absolute position of the first row
+  int64_t end_position() const { return position + count; }
+  at::Tensor rows_of(const at::Tensor& batch) const { return batch.slice(0, begin, begin + count); }
+};
+
+// Thread rule: one forward, one thread.
+struct ForwardContext {
+  const ModelConfig& config;
+  const Numerics& numerics;
+  const RopeFrequencies& window_frequencies;      // ratio-0 layers
+  const RopeFrequencies& compressed_frequencies;  // ratio > 0, YaRN
+  std::vector<BatchSpan> spans;
+  at::Tensor positions;       // int64 [rows]
+  at::Tensor text;            // bool [rows], false for image tokens
+  RopeTable window_rope;      // at positions, for ratio-0 layers
+  RopeTable compressed_rope;  // at positions, for ratio > 0
+  Observer* observer = nullptr;
+  Coverage* coverage = nullptr;
+
+  // Published by source layers, read by later layers of the same forward; one tensor a span.
+  std::map<int64_t, std::vector<at::Tensor>> topk;  // by index source: int32 [count, index_topk]
+  std::vector<at::Tensor> candidates;               // int32 [count, candidate_topk_blocks]
+  int64_t last_kv_owner = -1;
+
+  at::Device device() const { return positions.device(); }
+  const RopeTable& rope_of(const LayerPlan& plan) const;
+  void observe(std::string_view name, int64_t layer, const at::Tensor& tensor) const {
+    if (observer != nullptr) observer->value(name, layer, tensor);
+  }
+  void cover(Path path, int64_t count) const {
+    if (coverage != nullptr && count > 0) coverage->add(path, count);
+  }
+};
+
+}  // namespace deepinfer

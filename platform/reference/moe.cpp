@@ -1,0 +1,46 @@
+// Reference MoE gate and swiglu (model-verified.md 9).
+#include "platform/fault.h"
+#include "platform/reference/reference.h"
+
+namespace deepinfer::reference {
+
+using at::Tensor;
+
+ops::TensorPair moe_gate(const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t k,
+                         double gate_temp, double scaling) {
+  TORCH_CHECK(
+      x.dim() == 2 && weight.dim() == 2 && weight.size(1) == x.size(1) &&
+          bias.size(-1) == weight.size(0) && k > 0 && k <= weight.size(0),
+      "moe_gate: x [T, D], weight [E, D], bias [E] or [T, E] and 0 < k <= E expected, found ",
+      x.sizes(), ", ", weight.sizes(), ", ", bias.sizes(), ", ", k);
+  const Tensor z = at::matmul(widen(x), widen(weight).t()) / gate_temp;
+  // softplus as log1p(e^z): log(1 + e^z) would be 0 for z <= -16.64 (model.md 7 row 18).
+  const Tensor softplus = at::where(z.gt(20), z, z.clamp_max(20).exp().log1p());
+  const Tensor score = fault("router_sigmoid") ? z.sigmoid() : softplus.sqrt();
+  const Tensor biased = fault("router_bias_missing") ? score : score + bias;
+  TORCH_CHECK(biased.is_meta() || !biased.isnan().any().item<bool>(), "moe_gate: a score is NaN");
+  const Tensor order =
+      std::get<1>(at::sort(biased, /*stable=*/true, /*dim=*/1, /*descending=*/true));
+  const Tensor chosen = order.slice(1, 0, k);
+  const Tensor chosen_score = (fault("router_bias_in_weights") ? biased : score).gather(1, chosen);
+  const Tensor total = chosen_score.sum(1, /*keepdim=*/true) + 1e-20;
+  const double factor = fault("routed_scaling_missing") ? 1.0 : scaling;
+  return {chosen.to(at::kInt), (chosen_score / total * factor).to(at::kFloat)};
+}
+
+Tensor swiglu(const Tensor& gate, const Tensor& up, const ops::OptionalTensor& row_weight,
+              double limit) {
+  TORCH_CHECK(gate.dim() == 2 && gate.sizes() == up.sizes() &&
+                  (!row_weight.has_value() || row_weight->numel() == gate.size(0)),
+              "swiglu: gate and up [T, F], row_weight [T] expected, found ", gate.sizes(), " and ",
+              up.sizes());
+  const bool clamp = !fault("swiglu_clamp_missing");
+  const Tensor g = clamp ? widen(gate).clamp_max(limit) : widen(gate);
+  const Tensor u = clamp ? widen(up).clamp(-limit, limit) : widen(up);
+  Tensor a = g * g.sigmoid() * u;
+  // The routing weight multiplies before the rounding (model-verified.md 9).
+  if (row_weight.has_value()) a = a * row_weight->unsqueeze(1);
+  return a.to(gate.scalar_type());
+}
+
+}  // namespace deepinfer::reference

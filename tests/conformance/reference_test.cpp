@@ -1,0 +1,252 @@
+// The reference ops: golden units, definitions, the plain codecs, slow loops, shapes on meta
+// tensors.
+#include "platform/reference/reference.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <doctest/doctest.h>
+
+#include "platform/formats.h"
+#include "platform/ops.h"
+#include "tests/conformance/unit_goldens.h"
+#include "tests/random_seed.h"
+
+namespace deepinfer {
+namespace {
+
+void require_none(const std::vector<std::string>& failures) {
+  for (const std::string& failure : failures) CHECK_MESSAGE(failure.empty(), failure);
+}
+
+TEST_CASE("golden units") { require_none(tests::failed_units()); }
+TEST_CASE("definitions that no golden covers") { require_none(tests::failed_definitions()); }
+
+// Values of every magnitude that a quantiser meets, zeros and powers of two among them.
+std::vector<float> mixed_values(std::mt19937_64& random, size_t count) {
+  std::uniform_int_distribution<int> exponent(-30, 12), kind(0, 19);
+  std::uniform_real_distribution<float> mantissa(1.0f, 2.0f);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    const int which = kind(random);
+    value = which == 0 ? 0.0f : std::ldexp(which == 1 ? 1.0f : mantissa(random), exponent(random));
+    if (which % 2 == 0) value = -value;
+  }
+  return values;
+}
+
+TEST_CASE("quantisers agree with the plain codecs bit for bit") {
+  std::mt19937_64 random(random_seed(20261130));
+  constexpr int64_t kRows = 200, kColumns = 96;
+  const std::vector<float> values = mixed_values(random, kRows * kColumns);
+  const at::Tensor x = at::tensor(at::ArrayRef<float>(values)).view({kRows, kColumns});
+  for (const double fp8_max : {448.0, 240.0, 224.0}) {
+    CAPTURE(fp8_max);
+    std::vector<uint8_t> codes(values.size()), scales(values.size() / 32);
+    quantize_aq32(values, fp8_max, codes, scales);
+    const auto [op_codes, op_scales] = ops::quantize_aq32(x, fp8_max);
+    CHECK(std::memcmp(codes.data(), op_codes.contiguous().data_ptr(), codes.size()) == 0);
+    CHECK(std::memcmp(scales.data(), op_scales.contiguous().data_ptr(), scales.size()) == 0);
+
+    std::vector<float> row(values.size());
+    dequantize_aq32(codes, scales, row);
+    CHECK(std::memcmp(row.data(), ops::fake_quantize_aq32(x, fp8_max).data_ptr(), row.size() * 4) ==
+          0);
+
+    std::vector<uint8_t> scales16(values.size() / 16);
+    quantize_fq4_16(values, fp8_max, codes, scales16);
+    dequantize_fq4_16(codes, scales16, row);
+    CHECK(std::memcmp(row.data(), ops::fake_quantize_fq4_16(x, fp8_max).data_ptr(),
+                      row.size() * 4) == 0);
+  }
+  std::vector<uint8_t> codes(values.size()), scales(values.size() / 32);
+  std::vector<float> row(values.size());
+  quantize_fq4_32(values, codes, scales);
+  dequantize_fq4_32(codes, scales, row);
+  CHECK(std::memcmp(row.data(), ops::fake_quantize_fq4_32(x).data_ptr(), row.size() * 4) == 0);
+}
+
+TEST_CASE("quantising twice changes nothing, and bf16 holds the result") {
+  std::mt19937_64 random(random_seed(4));
+  const std::vector<float> values = mixed_values(random, 64 * 64);
+  const at::Tensor x = at::tensor(at::ArrayRef<float>(values)).view({64, 64}).to(at::kBFloat16);
+  const std::vector<std::pair<const char*, at::Tensor (*)(const at::Tensor&)>> quantisers = {
+      {"AQ32", [](const at::Tensor& t) { return ops::fake_quantize_aq32(t, 448); }},
+      {"FQ4-32", [](const at::Tensor& t) { return ops::fake_quantize_fq4_32(t); }},
+      {"FQ4-16", [](const at::Tensor& t) { return ops::fake_quantize_fq4_16(t, 448); }}};
+  for (const auto& [name, quantise] : quantisers) {
+    CAPTURE(name);
+    const at::Tensor wide = quantise(x.to(at::kFloat));
+    const at::Tensor narrow = quantise(x);
+    CHECK(at::equal(narrow.to(at::kFloat), wide));
+    CHECK(at::equal(quantise(narrow), narrow));
+  }
+}
+
+TEST_CASE("an all-zero block quantises to zero") {
+  const at::Tensor zero = at::zeros({1, 32});
+  CHECK(at::equal(ops::fake_quantize_aq32(zero, 448), zero));
+  CHECK(at::equal(ops::fake_quantize_fq4_32(zero), zero));
+  CHECK(at::equal(ops::fake_quantize_fq4_16(zero, 448),
+                  zero));  // 0/0 without the floor (model.md 6 row 30)
+}
+
+// Weights on the formats' grids times small integers: every sum is exact in fp64, so equality is
+// demanded.
+TEST_CASE("fp8 and fp4 products agree with loops over the codes") {
+  std::mt19937_64 random(random_seed(7));
+  std::uniform_int_distribution<int> byte(0, 255), scale(120, 130), small(-8, 8);
+  // Neither a multiple of the tile nor of the block in N; K of fp4 is a multiple of 32 by format.
+  const int64_t rows = 3, outputs = 45, inputs = 72;
+  at::Tensor x = at::empty({rows, inputs});
+  for (int64_t i = 0; i < x.numel(); ++i)
+    x.data_ptr<float>()[i] = static_cast<float>(small(random));
+  at::Tensor codes = at::empty({outputs, inputs}, at::kByte);
+  for (int64_t i = 0; i < codes.numel(); ++i) {
+    const int code = byte(random);
+    codes.data_ptr<uint8_t>()[i] = static_cast<uint8_t>((code & 0x7F) == 0x7F ? 0 : code);
+  }
+  at::Tensor scales = at::empty({2, 3}, at::kByte);
+  for (int64_t i = 0; i < scales.numel(); ++i)
+    scales.data_ptr<uint8_t>()[i] = static_cast<uint8_t>(scale(random));
+  const at::Tensor found = ops::fp8_linear(x, codes, scales, at::kFloat);
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t n = 0; n < outputs; ++n) {
+      double sum = 0;
+      for (int64_t k = 0; k < inputs; ++k) {
+        const double weight = decode(NumericFormat::kE4M3FN, codes[n][k].item<uint8_t>());
+        const double tile = decode(NumericFormat::kE8M0, scales[n / 32][k / 32].item<uint8_t>());
+        sum += x[t][k].item<double>() * weight * tile;
+      }
+      REQUIRE(found[t][n].item<float>() == static_cast<float>(sum));
+    }
+  }
+  const at::Tensor packed = codes.slice(1, 0, 32).contiguous();
+  const at::Tensor x64 = x.slice(1, 0, 64).contiguous();
+  at::Tensor row_scales = at::empty({outputs, 2}, at::kByte);
+  for (int64_t i = 0; i < row_scales.numel(); ++i) {
+    row_scales.data_ptr<uint8_t>()[i] = static_cast<uint8_t>(scale(random));
+  }
+  const at::Tensor found4 = ops::fp4_linear(x64, packed, row_scales, at::kFloat);
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t n = 0; n < outputs; ++n) {
+      double sum = 0;
+      for (int64_t k = 0; k < 64; ++k) {
+        const uint8_t pair = packed[n][k / 2].item<uint8_t>();
+        const double weight = decode(NumericFormat::kE2M1, k % 2 == 0 ? pair & 0x0F : pair >> 4);
+        sum += x64[t][k].item<double>() * weight *
+               decode(NumericFormat::kE8M0, row_scales[n][k / 32].item<uint8_t>());
+      }
+      REQUIRE(found4[t][n].item<float>() == static_cast<float>(sum));
+    }
+  }
+}
+
+TEST_CASE("grouped and head-group products are the single ones") {
+  at::manual_seed(random_seed(11));
+  const at::Tensor x = at::randn({5, 64});
+  const std::vector<at::Tensor> weights = {at::randn({16, 64}), at::randn({16, 64}),
+                                           at::randn({16, 64})};
+  const at::Tensor offsets = at::tensor(std::vector<int64_t>{0, 2, 2, 5}, at::kLong);
+  const at::Tensor grouped = ops::grouped_linear(x, offsets, weights, {}, at::kFloat);
+  CHECK(at::equal(grouped.slice(0, 0, 2), ops::linear(x.slice(0, 0, 2), weights[0], at::kFloat)));
+  CHECK(at::equal(grouped.slice(0, 2, 5), ops::linear(x.slice(0, 2, 5), weights[2], at::kFloat)));
+  CHECK_THROWS_AS(ops::grouped_linear(x, offsets.slice(0, 0, 3), weights, {}, at::kFloat),
+                  c10::Error);
+
+  const at::Tensor heads = at::randn({4, 2, 32});
+  const at::Tensor weight = at::randn({2 * 8, 32});
+  const at::Tensor out = ops::head_group_linear(heads, weight, {}, at::kFloat);
+  CHECK(at::equal(out.select(1, 1),
+                  ops::linear(heads.select(1, 1), weight.slice(0, 8, 16), at::kFloat)));
+}
+
+// Parts of a key list attended alone, without the sink, merge by their log-sum-exp to the whole;
+// the sink is added once (model.md 5.3).
+TEST_CASE("attention over parts merges to attention over the whole") {
+  at::manual_seed(random_seed(13));
+  const int64_t rows = 3, heads = 4, channels = 32, entries = 20;
+  const at::Tensor q = at::randn({rows, heads, channels});
+  const at::Tensor keys = at::randn({entries, channels});
+  const at::Tensor sink = at::randn({heads});
+  const at::Tensor all = at::arange(entries, at::kInt).expand({rows, entries});
+  const at::Tensor none = at::empty({rows, 0}, at::kInt);
+  const double scale = 1 / std::sqrt(32.0);
+  const auto [whole, whole_lse] =
+      ops::sparse_attention(q, keys, all, keys, none, sink, scale, false);
+  const auto [left, left_lse] =
+      ops::sparse_attention(q, keys, all.slice(1, 0, 7), keys, none, {}, scale, false);
+  const auto [right, right_lse] =
+      ops::sparse_attention(q, keys, none, keys, all.slice(1, 7), {}, scale, false);
+  const at::Tensor m = at::maximum(left_lse, right_lse);
+  const at::Tensor wl = (left_lse - m).exp().unsqueeze(-1),
+                   wr = (right_lse - m).exp().unsqueeze(-1);
+  const at::Tensor merged = (wl * left + wr * right) / (wl + wr + (sink - m).exp().unsqueeze(-1));
+  // Three fp32 roundings of values below 4: 3 * 2^-22.
+  CHECK((merged - whole).abs().max().item<double>() < 3 * std::ldexp(1.0, -22));
+}
+
+TEST_CASE("NaN is an error, never a choice") {
+  const at::Tensor nan = at::full({1, 4}, std::nan(""));
+  CHECK_THROWS_AS(ops::topk_select(nan, 2), c10::Error);
+  CHECK_THROWS_AS(ops::greedy_sample(nan), c10::Error);
+  CHECK_THROWS_AS(ops::moe_gate(nan, at::ones({4, 4}), at::zeros({4}), 2, 1.0, 1.5), c10::Error);
+}
+
+TEST_CASE("a wrong shape is an error that names the op and what it found") {
+  std::string text;
+  try {
+    ops::fp8_linear(at::zeros({1, 64}), at::zeros({8, 32}, at::kByte), at::zeros({1, 1}, at::kByte),
+                    at::kFloat);
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  }
+  CHECK(text.find("fp8_linear") != std::string::npos);
+  CHECK(text.find("[8, 32]") != std::string::npos);
+}
+
+// Shapes without data, which `plan` will run the model on.
+TEST_CASE("every op infers shapes on meta tensors") {
+  const auto meta = [](std::vector<int64_t> shape, at::ScalarType type = at::kFloat) {
+    return at::empty(shape, at::TensorOptions().device(at::kMeta).dtype(type));
+  };
+  const at::Tensor x = meta({6, 64}, at::kBFloat16);
+  CHECK(ops::linear(x, meta({8, 64}), at::kFloat).sizes() == at::IntArrayRef({6, 8}));
+  CHECK(ops::fp8_linear(x, meta({40, 64}, at::kByte), meta({2, 2}, at::kByte), at::kBFloat16)
+            .sizes() == at::IntArrayRef({6, 40}));
+  CHECK(ops::fp4_linear(x, meta({40, 32}, at::kByte), meta({40, 2}, at::kByte), at::kBFloat16)
+            .sizes() == at::IntArrayRef({6, 40}));
+  CHECK(ops::head_group_linear(meta({6, 2, 32}), meta({16, 32}), {}, at::kFloat).sizes() ==
+        at::IntArrayRef({6, 2, 8}));
+  CHECK(std::get<1>(ops::quantize_aq32(x, 448)).sizes() == at::IntArrayRef({6, 2}));
+  CHECK(ops::fake_quantize_fq4_16(x, 448).sizes() == x.sizes());
+  CHECK((ops::rms_norm(x, meta({64}), 1e-20).scalar_type() == at::kBFloat16));
+  const auto [cos, sin] = ops::rope_table(meta({6}, at::kLong), meta({8}));
+  CHECK(ops::rope(x, cos, sin, false).sizes() == x.sizes());
+  const at::Tensor streams = meta({6, 4, 64}, at::kBFloat16);
+  const auto [pre, post, comb] =
+      ops::hc_mix(streams, meta({24, 256}), meta({3}), meta({24}), 20, 1e-6, 1e-20);
+  CHECK(comb.sizes() == at::IntArrayRef({6, 4, 4}));
+  CHECK(ops::hc_expand(ops::hc_collapse(streams, pre), streams, post, comb).sizes() ==
+        streams.sizes());
+  const at::Tensor visible = meta({6}, at::kLong);
+  const at::Tensor scores =
+      ops::index_score(meta({6, 2, 32}), meta({6, 2}), meta({9, 32}), visible, true);
+  CHECK(ops::topk_select(scores, 12).sizes() == at::IntArrayRef({6, 12}));
+  const at::Tensor blocks = ops::candidate_blocks(scores, visible, 4, 2);
+  CHECK(blocks.sizes() == at::IntArrayRef({6, 2}));
+  CHECK(ops::candidate_mask(scores, blocks, 4).sizes() == scores.sizes());
+  const auto [out, lse] =
+      ops::sparse_attention(meta({6, 2, 32}), meta({9, 32}), meta({6, 4}, at::kInt), meta({5, 32}),
+                            meta({6, 3}, at::kInt), meta({2}), 0.1, true);
+  CHECK(out.sizes() == at::IntArrayRef({6, 2, 32}));
+  CHECK(lse.sizes() == at::IntArrayRef({6, 2}));
+  CHECK(std::get<0>(ops::moe_gate(x, meta({16, 64}), meta({16}), 3, 1, 1.5)).sizes() ==
+        at::IntArrayRef({6, 3}));
+  CHECK(ops::swiglu(x, x, {}, 10).sizes() == x.sizes());
+  CHECK(ops::compress_pool(meta({3, 2, 8}), meta({3, 2, 8})).sizes() == at::IntArrayRef({3, 8}));
+}
+
+}  // namespace
+}  // namespace deepinfer
