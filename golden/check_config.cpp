@@ -83,7 +83,8 @@ std::filesystem::path read_path(const YamlNode& node, const std::filesystem::pat
 
 Suite read_suite(const YamlNode& node, const std::filesystem::path& root,
                  const std::map<std::string, Bounds>& bounds) {
-  node.expect_keys({"name", "model", "golden", "numerics", "bounds", "gates"}, {"claims"});
+  node.expect_keys({"name", "model", "golden", "numerics", "bounds", "gates"},
+                   {"claims", "arithmetic"});
   Suite suite;
   suite.name = node.at("name").string();
   suite.model = read_path(node.at("model"), root);
@@ -91,6 +92,10 @@ Suite read_suite(const YamlNode& node, const std::filesystem::path& root,
   suite.numerics_name = node.at("numerics").string();
   suite.numerics =
       parse_at(node.at("numerics"), [](const std::string& name) { return parse_numerics(name); });
+  if (const auto arithmetic = node.find("arithmetic")) {
+    suite.numerics.arithmetic =
+        parse_at(*arithmetic, [](const std::string& name) { return parse_arithmetic(name); });
+  }
   const std::string bounds_name = node.at("bounds").string();
   const auto found = bounds.find(bounds_name);
   if (found == bounds.end()) {

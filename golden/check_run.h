@@ -70,6 +70,7 @@ struct RunOptions {
   std::string prompt_pattern;               // empty: all
   int64_t chunk = 0;                        // prompt tokens a forward; 0: all in one
   std::optional<double> fp8_max;            // overrides the suites' numerics
+  std::optional<Arithmetic> arithmetic;     // likewise
   bool time = false;
   ModelLoader load;  // empty: TextModel::load on `device`
   at::Device device = at::kCPU;

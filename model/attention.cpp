@@ -13,14 +13,15 @@ namespace deepinfer {
 namespace {
 
 // Places in `keys` (window rows from position `first_key` on) of positions p-window+1 .. p, oldest
-// first, -1 padded: int64 [count, window].
+// first, -1 padded: int32 [count, window].
 at::Tensor window_index(const BatchSpan& span, int64_t first_key, int64_t window,
                         at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
   const at::Tensor query = at::arange(span.position, span.end_position(), options).unsqueeze(1);
   const at::Tensor slot = at::arange(window, options).unsqueeze(0);
   const at::Tensor position = (query - window + 1).clamp_min(first_key) + slot;
-  return at::where(position.le(query), position - first_key, at::full({}, -1, options));
+  return at::where(position.le(query), position - first_key, at::full({}, -1, options))
+      .to(at::kInt);
 }
 
 }  // namespace
@@ -84,8 +85,8 @@ at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
       selected = context.topk.at(plan.index_source)[i];
     }
     const auto [out, lse] = ops::sparse_attention(
-        span.rows_of(q), keys, window_index(span, first_key, window, x.device()), compressed,
-        selected, weights.sink, scale, numerics.narrow_probabilities);
+        span.rows_of(q), keys, first_key, window_index(span, first_key, window, x.device()),
+        compressed, selected, weights.sink, scale, numerics.narrow_probabilities);
     outputs.push_back(out);
     // One row less than the window: the next query brings its own. Cloned, so that the chunk is
     // released.

@@ -41,13 +41,10 @@ void cover_clamp(const ForwardContext& context, const at::Tensor& gate, const at
   context.cover(Path::kClampSeen, clamped.sum().item<int64_t>());
 }
 
-at::Tensor routed_experts(const ForwardContext& context, const LayerPlan& plan,
-                          const MoeWeights& weights, const at::Tensor& x, const at::Tensor& ids,
-                          const at::Tensor& expert_weights) {
+// Outputs of the routed experts, [pairs, hidden] in the order of `assignment`.
+at::Tensor routed_experts(const ForwardContext& context, const Assignment& assignment,
+                          const MoeWeights& weights, const at::Tensor& x) {
   const Numerics& numerics = context.numerics;
-  const Assignment assignment =
-      group_by_expert(ids, expert_weights, context.config.n_routed_experts);
-  cover_hits(context, plan.layer, assignment.offsets);
   const auto multiply = [&](const at::Tensor& input, const ExpertProjections& projections) {
     const bool quantize = numerics.quantize_linear && !projections.scales.empty();
     return ops::grouped_linear(quantize ? ops::fake_quantize_aq32(input, numerics.fp8_max) : input,
@@ -64,10 +61,8 @@ at::Tensor routed_experts(const ForwardContext& context, const LayerPlan& plan,
   const ops::OptionalTensor row_weight =
       late ? ops::OptionalTensor() : ops::OptionalTensor(assignment.weight);
   const at::Tensor hidden = ops::swiglu(gate, up, row_weight, context.config.swiglu_limit);
-  at::Tensor output = multiply(hidden, weights.w2).to(at::kFloat);
-  if (late) output = output * assignment.weight.unsqueeze(1);
-  // fp32 sum in ascending expert order.
-  return at::zeros({x.size(0), x.size(1)}, output.options()).index_add(0, assignment.row, output);
+  const at::Tensor output = multiply(hidden, weights.w2);
+  return late ? output * assignment.weight.unsqueeze(1) : output;
 }
 
 }  // namespace
@@ -89,15 +84,18 @@ at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
     ids = ids.slice(1, 0, config.num_experts_per_tok - 1);
     expert_weights = expert_weights.slice(1, 0, config.num_experts_per_tok - 1);
   }
-  at::Tensor sum = routed_experts(context, plan, weights, x, ids, expert_weights);
+  const Assignment assignment = group_by_expert(ids, expert_weights, config.n_routed_experts);
+  cover_hits(context, plan.layer, assignment.offsets);
+  const at::Tensor routed = routed_experts(context, assignment, weights, x);
+  ops::OptionalTensor shared;
   if (config.n_shared_experts > 0 && !fault("shared_expert_missing")) {
     const at::Tensor gate = project(x, weights.shared_w1, context.numerics);
     const at::Tensor up = project(x, weights.shared_w3, context.numerics);
     cover_clamp(context, gate, up);
     const at::Tensor hidden = ops::swiglu(gate, up, {}, config.swiglu_limit);
-    sum = sum + project(hidden, weights.shared_w2, context.numerics).to(at::kFloat);
+    shared = project(hidden, weights.shared_w2, context.numerics);
   }
-  return sum.to(x.scalar_type());
+  return ops::moe_combine(routed, assignment.row, assignment.offsets, shared, x.size(0));
 }
 
 }  // namespace deepinfer

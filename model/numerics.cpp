@@ -62,6 +62,7 @@ std::string describe(const Numerics& numerics) {
   if (any) text << " (fp8 max " << numerics.fp8_max << ")";
   text << ", index scores " << (numerics.narrow_index ? "bf16" : "fp32");
   text << ", probabilities " << (numerics.narrow_probabilities ? "bf16" : "fp32");
+  text << ", " << arithmetic_name(numerics.arithmetic) << " arithmetic";
   return text.str();
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "platform/arithmetic.h"
+
 namespace deepinfer {
 
 enum class ActivationDtype { kFloat32, kBFloat16 };
@@ -17,7 +19,8 @@ struct Numerics {
   bool quantize_index = true;        // QI on indexer queries and keys
   bool narrow_index = true;          // index scores rounded to bf16 at each step
   bool narrow_probabilities = true;  // attention probabilities rounded to bf16 before P.V
-  double fp8_max = 448;              // largest magnitude of the fp8 quantisers: 448, 240 or 224
+  Arithmetic arithmetic = Arithmetic::kReference;  // which implementation of the ops
+  double fp8_max = 448;  // largest magnitude of the fp8 quantisers: 448, 240 or 224
 
   bool operator==(const Numerics&) const = default;
 

@@ -208,6 +208,7 @@ at::Tensor TextModelImpl::run_layer(ForwardContext& context, const LayerPlan& pl
 at::Tensor TextModelImpl::forward(const std::vector<Chunk>& batch,
                                   const ForwardOptions& options) const {
   const c10::InferenceMode inference;
+  const ArithmeticScope arithmetic(numerics_.arithmetic);
   check_batch(batch);
   ForwardContext context = make_context(batch, options);
   std::vector<int64_t> ids, last_rows;
@@ -246,6 +247,15 @@ at::Tensor TextModelImpl::forward(const std::vector<Chunk>& batch,
 std::shared_ptr<const TextModel> TextModel::load(const std::filesystem::path& directory,
                                                  const Numerics& numerics, at::Device device) {
   const c10::InferenceMode inference;
+  if (numerics.arithmetic == Arithmetic::kCanonical && device.is_cpu() &&
+      !host_kernels_installed()) {
+    throw UnsupportedError(
+        {.what =
+             "canonical arithmetic needs the host kernels, which this program has not installed",
+         .where = "TextModel::load",
+         .remedy = "link deepinfer_sim::sim and call install_host_kernels(), or ask for reference "
+                   "arithmetic"});
+  }
   ModelConfig config = load_model_config(directory);
   ModelPlan plan = make_model_plan(config, (directory / "config.json").string());
   EngramMeta meta = load_engram_meta(directory, config);

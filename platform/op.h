@@ -8,6 +8,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "platform/arithmetic.h"
+
 namespace deepinfer {
 
 namespace internal {
@@ -35,6 +37,12 @@ class Op<Result(Args...)> {
     });
     // The ops have no gradients; below autograd, meta tensors work on every libtorch version.
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (current_arithmetic() == Arithmetic::kReference) {
+      // The reference stands behind every backend that has no kernels of its own; this one never
+      // has.
+      return handle_->redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse3),
+                                 std::forward<Args>(args)...);
+    }
     return handle_->call(std::forward<Args>(args)...);
   }
 

@@ -47,11 +47,15 @@ TORCH_LIBRARY(deepinfer, m) {
       "candidate_blocks(Tensor scores, Tensor visible, int block_size, int max_blocks) -> Tensor");
   m.def("candidate_mask(Tensor scores, Tensor blocks, int block_size) -> Tensor");
   m.def(
-      "sparse_attention(Tensor q, Tensor window, Tensor window_index, Tensor compressed,"
+      "sparse_attention(Tensor q, Tensor window, int window_position, Tensor window_index, Tensor "
+      "compressed,"
       " Tensor compressed_index, Tensor? sink, float scale, bool narrow) -> (Tensor, Tensor)");
   m.def(
       "moe_gate(Tensor x, Tensor weight, Tensor bias, int k, float gate_temp, float scaling)"
       " -> (Tensor, Tensor)");
+  m.def(
+      "moe_combine(Tensor outputs, Tensor rows, Tensor offsets, Tensor? shared, int tokens) -> "
+      "Tensor");
   m.def("swiglu(Tensor gate, Tensor up, Tensor? row_weight, float limit) -> Tensor");
   m.def(
       "engram_hash(Tensor compressed_ids, int rows, Tensor multipliers, Tensor primes, Tensor "
@@ -90,6 +94,7 @@ TORCH_LIBRARY_IMPL(deepinfer, CompositeExplicitAutograd, m) {
   m.impl("candidate_mask", &reference::candidate_mask);
   m.impl("sparse_attention", &reference::sparse_attention);
   m.impl("moe_gate", &reference::moe_gate);
+  m.impl("moe_combine", &reference::moe_combine);
   m.impl("swiglu", &reference::swiglu);
   m.impl("engram_hash", &reference::engram_hash);
   m.impl("engram_fetch", &reference::engram_fetch);

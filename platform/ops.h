@@ -137,13 +137,15 @@ inline const Op<Tensor(const Tensor& scores, const Tensor& blocks, int64_t block
     candidate_mask{"deepinfer::candidate_mask"};
 
 // q [T, H, C]; keys = values = window[window_index[t]] ++ compressed[compressed_index[t]]; indices
-// int32, -1 skipped. s = scale * q.k; out = sum e^(s-m) v / (sum e^(s-m) + e^(sink_h - m)), m = max
-// s without the sink. Returns out [T, H, C] in q's dtype and the log-sum-exp without the sink, fp32
-// [T, H] (-inf for an empty row, whose out is 0). `sink` [H] fp32 or none. `narrow` rounds
-// probabilities to bf16 against the running maximum of blocks of 64 list entries (model.md 4.3).
-inline const Op<TensorPair(const Tensor& q, const Tensor& window, const Tensor& window_index,
-                           const Tensor& compressed, const Tensor& compressed_index,
-                           const OptionalTensor& sink, double scale, bool narrow)>
+// int32, -1 skipped; window[0] is the key at absolute position window_position, compressed[0] is
+// entry 0. s = scale * q.k; out = sum e^(s-m) v / (sum e^(s-m) + e^(sink_h - m)), m = max s without
+// the sink. Returns out [T, H, C] in q's dtype and the log-sum-exp without the sink, fp32 [T, H]
+// (-inf for an empty row, whose out is 0). `sink` [H] fp32 or none. `narrow` rounds probabilities
+// to bf16 against the maximum of the entries that are summed together (model.md 4.3).
+inline const Op<TensorPair(const Tensor& q, const Tensor& window, int64_t window_position,
+                           const Tensor& window_index, const Tensor& compressed,
+                           const Tensor& compressed_index, const OptionalTensor& sink, double scale,
+                           bool narrow)>
     sparse_attention{"deepinfer::sparse_attention"};
 
 // --- MoE
@@ -155,6 +157,14 @@ inline const Op<TensorPair(const Tensor& q, const Tensor& window, const Tensor& 
 inline const Op<TensorPair(const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t k,
                            double gate_temp, double scaling)>
     moe_gate{"deepinfer::moe_gate"};
+
+// Sum of the expert outputs of each of `tokens` tokens, fp32 or better inside, rounded once to
+// their dtype. outputs [P, D]: rows offsets[e] .. offsets[e+1]-1 are expert e's, of the tokens
+// `rows` int64 [P]; offsets int64 [E+1] on the host. shared [tokens, D] is added too. Returns
+// [tokens, D].
+inline const Op<Tensor(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                       const OptionalTensor& shared, int64_t tokens)>
+    moe_combine{"deepinfer::moe_combine"};
 
 // silu(min(gate, limit)) * clamp(up, -limit, limit) * row_weight, fp32 inside, in gate's dtype.
 // gate, up [T, F]; row_weight fp32 [T] or none.

@@ -75,12 +75,17 @@ Tensor candidate_blocks(const Tensor& scores, const Tensor&, int64_t, int64_t ma
 Tensor candidate_mask(const Tensor& scores, const Tensor&, int64_t) {
   return at::empty_like(scores);
 }
-ops::TensorPair sparse_attention(const Tensor& q, const Tensor&, const Tensor&, const Tensor&,
-                                 const Tensor&, const ops::OptionalTensor&, double, bool) {
+ops::TensorPair sparse_attention(const Tensor& q, const Tensor&, int64_t, const Tensor&,
+                                 const Tensor&, const Tensor&, const ops::OptionalTensor&, double,
+                                 bool) {
   return {at::empty_like(q), empty(q, {q.size(0), q.size(1)}, at::kFloat)};
 }
 ops::TensorPair moe_gate(const Tensor& x, const Tensor&, const Tensor&, int64_t k, double, double) {
   return {with_last(x, k, at::kInt), with_last(x, k, at::kFloat)};
+}
+Tensor moe_combine(const Tensor& outputs, const Tensor&, const Tensor&, const ops::OptionalTensor&,
+                   int64_t tokens) {
+  return empty(outputs, {tokens, outputs.size(1)}, outputs.scalar_type());
 }
 Tensor swiglu(const Tensor& gate, const Tensor&, const ops::OptionalTensor&, double) {
   return at::empty_like(gate);
@@ -127,6 +132,7 @@ void register_ops(torch::Library& m) {
   m.impl("candidate_mask", &candidate_mask);
   m.impl("sparse_attention", &sparse_attention);
   m.impl("moe_gate", &moe_gate);
+  m.impl("moe_combine", &moe_combine);
   m.impl("swiglu", &swiglu);
   m.impl("engram_hash", &engram_hash);
   m.impl("engram_fetch", &engram_fetch);

@@ -13,6 +13,7 @@
 #include "golden/check_run.h"
 #include "platform/device.h"
 #include "platform/nearest_name.h"
+#include "sim/ops/host_ops.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 
@@ -31,6 +32,7 @@ struct Options {
   std::string model;
   std::string golden;
   std::string numerics;
+  std::string arithmetic;  // empty: not given
   std::string junit;
   int64_t chunk = 0;
   int64_t fp8_max = 0;  // 0: not given
@@ -135,7 +137,11 @@ ExitCode run(const Options& options, const Environment& environment) {
   run_options.prompt_pattern = options.prompt;
   run_options.chunk = options.chunk;
   run_options.fp8_max = chosen_fp8_max(options, environment);
+  if (!options.arithmetic.empty()) {
+    run_options.arithmetic = parse_arithmetic(options.arithmetic);
+  }
   run_options.time = options.time;
+  install_host_kernels();
   run_options.device = select_device(environment);
   const bool live = isatty(STDERR_FILENO) != 0;
   run_options.progress = [live](const std::string& line) {
@@ -186,6 +192,9 @@ CommandRun setup(CLI::App& app) {
   app.add_option("--golden", options->golden, "golden-MODE.json for --model")->type_name("FILE");
   app.add_option("--numerics", options->numerics,
                  "plain, quant or official, for --model (default: the golden's mode)")
+      ->type_name("NAME");
+  app.add_option("--arithmetic", options->arithmetic,
+                 "reference (plain ATen, fp64 inside; the default) or canonical (host kernels)")
       ->type_name("NAME");
   app.add_option("--chunk", options->chunk, "Prompt tokens a forward (default: the whole prompt)")
       ->type_name("N")

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/deepinfer_sim)
 set(DEEPINFER_SIM_DATA_DIR ${CMAKE_INSTALL_DATADIR}/deepinfer-sim)
 
-set(_folders platform model)
+set(_folders platform sim model)
 if(DEEPINFER_SIM_TORCH)
   list(APPEND _folders golden)
 endif()

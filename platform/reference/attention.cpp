@@ -84,9 +84,10 @@ Tensor compress_pool(const Tensor& values, const Tensor& gates) {
       .to(at::kFloat);
 }
 
-ops::TensorPair sparse_attention(const Tensor& q, const Tensor& window, const Tensor& window_index,
-                                 const Tensor& compressed, const Tensor& compressed_index,
-                                 const ops::OptionalTensor& sink, double scale, bool narrow) {
+ops::TensorPair sparse_attention(const Tensor& q, const Tensor& window, int64_t /*window_position*/,
+                                 const Tensor& window_index, const Tensor& compressed,
+                                 const Tensor& compressed_index, const ops::OptionalTensor& sink,
+                                 double scale, bool narrow) {
   const int64_t rows = q.size(0);
   TORCH_CHECK(
       q.dim() == 3 && window.dim() == 2 && window.size(1) == q.size(2) && compressed.dim() == 2 &&

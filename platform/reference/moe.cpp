@@ -28,6 +28,18 @@ ops::TensorPair moe_gate(const Tensor& x, const Tensor& weight, const Tensor& bi
   return {chosen.to(at::kInt), (chosen_score / total * factor).to(at::kFloat)};
 }
 
+Tensor moe_combine(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                   const ops::OptionalTensor& shared, int64_t tokens) {
+  TORCH_CHECK(outputs.dim() == 2 && rows.dim() == 1 && rows.size(0) == outputs.size(0) &&
+                  offsets.dim() == 1,
+              "moe_combine: outputs [P, D], rows [P], offsets [E+1] expected, found ",
+              outputs.sizes(), ", ", rows.sizes(), ", ", offsets.sizes());
+  const Tensor wide = widen(outputs);
+  Tensor sum = at::zeros({tokens, outputs.size(1)}, wide.options()).index_add(0, rows, wide);
+  if (shared.has_value()) sum = sum + widen(*shared);
+  return sum.to(outputs.scalar_type());
+}
+
 Tensor swiglu(const Tensor& gate, const Tensor& up, const ops::OptionalTensor& row_weight,
               double limit) {
   TORCH_CHECK(gate.dim() == 2 && gate.sizes() == up.sizes() &&

@@ -34,6 +34,7 @@ SignatureOf<decltype(ops::candidate_blocks)> candidate_blocks;
 SignatureOf<decltype(ops::candidate_mask)> candidate_mask;
 SignatureOf<decltype(ops::sparse_attention)> sparse_attention;
 SignatureOf<decltype(ops::moe_gate)> moe_gate;
+SignatureOf<decltype(ops::moe_combine)> moe_combine;
 SignatureOf<decltype(ops::swiglu)> swiglu;
 SignatureOf<decltype(ops::engram_hash)> engram_hash;
 SignatureOf<decltype(ops::engram_fetch)> engram_fetch;

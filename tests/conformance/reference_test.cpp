@@ -174,11 +174,11 @@ TEST_CASE("attention over parts merges to attention over the whole") {
   const at::Tensor none = at::empty({rows, 0}, at::kInt);
   const double scale = 1 / std::sqrt(32.0);
   const auto [whole, whole_lse] =
-      ops::sparse_attention(q, keys, all, keys, none, sink, scale, false);
+      ops::sparse_attention(q, keys, 0, all, keys, none, sink, scale, false);
   const auto [left, left_lse] =
-      ops::sparse_attention(q, keys, all.slice(1, 0, 7), keys, none, {}, scale, false);
+      ops::sparse_attention(q, keys, 0, all.slice(1, 0, 7), keys, none, {}, scale, false);
   const auto [right, right_lse] =
-      ops::sparse_attention(q, keys, none, keys, all.slice(1, 7), {}, scale, false);
+      ops::sparse_attention(q, keys, 0, none, keys, all.slice(1, 7), {}, scale, false);
   const at::Tensor m = at::maximum(left_lse, right_lse);
   const at::Tensor wl = (left_lse - m).exp().unsqueeze(-1),
                    wr = (right_lse - m).exp().unsqueeze(-1);
@@ -238,13 +238,15 @@ TEST_CASE("every op infers shapes on meta tensors") {
   CHECK(blocks.sizes() == at::IntArrayRef({6, 2}));
   CHECK(ops::candidate_mask(scores, blocks, 4).sizes() == scores.sizes());
   const auto [out, lse] =
-      ops::sparse_attention(meta({6, 2, 32}), meta({9, 32}), meta({6, 4}, at::kInt), meta({5, 32}),
-                            meta({6, 3}, at::kInt), meta({2}), 0.1, true);
+      ops::sparse_attention(meta({6, 2, 32}), meta({9, 32}), 0, meta({6, 4}, at::kInt),
+                            meta({5, 32}), meta({6, 3}, at::kInt), meta({2}), 0.1, true);
   CHECK(out.sizes() == at::IntArrayRef({6, 2, 32}));
   CHECK(lse.sizes() == at::IntArrayRef({6, 2}));
   CHECK(std::get<0>(ops::moe_gate(x, meta({16, 64}), meta({16}), 3, 1, 1.5)).sizes() ==
         at::IntArrayRef({6, 3}));
   CHECK(ops::swiglu(x, x, {}, 10).sizes() == x.sizes());
+  CHECK(ops::moe_combine(x, meta({6}, at::kLong), meta({4}, at::kLong), {}, 3).sizes() ==
+        at::IntArrayRef({3, 64}));
   CHECK(ops::compress_pool(meta({3, 2, 8}), meta({3, 2, 8})).sizes() == at::IntArrayRef({3, 8}));
 }
 

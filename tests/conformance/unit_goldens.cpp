@@ -159,7 +159,8 @@ void check_published_bytes(Judge& judge) {
                at::tensor(w1_values, at::kFloat), 0);
 }
 
-// A block whose largest value is the format's own keeps scale 1; the next larger one takes the next octave.
+// A block whose largest value is the format's own keeps scale 1; the next larger one takes the next
+// octave.
 void check_scales(Judge& judge) {
   at::Tensor rows = at::zeros({2, 32});
   rows.select(0, 0).select(0, 3).fill_(448);
@@ -209,23 +210,23 @@ void check_attention(Judge& judge) {
   const double e0 = std::exp(scores[0]), e1 = std::exp(scores[1]), e2 = std::exp(scores[2]);
   const double sum = e0 + e1 + e2 + std::exp(0.75);
   const double value = (0.5 * e0 - 0.25 * e1 + 1.0 * e2) / sum;
-  const auto [out, lse] = ops::sparse_attention(q, window, index({0, 1, -1}), compressed,
+  const auto [out, lse] = ops::sparse_attention(q, window, 0, index({0, 1, -1}), compressed,
                                                 index({0, -1}), sink, scale, false);
   judge.within("attention with a sink", out, at::full({1, 1, 32}, value), 1e-6);
   judge.within("log-sum-exp is without the sink", lse, at::full({1, 1}, std::log(e0 + e1 + e2)),
                1e-6);
   // A row twice in the list counts twice (model-verified.md 7).
   const auto [twice, twice_lse] =
-      ops::sparse_attention(q, window, index({0, 0}), compressed, index({-1}), {}, scale, false);
+      ops::sparse_attention(q, window, 0, index({0, 0}), compressed, index({-1}), {}, scale, false);
   judge.within("a row listed twice", twice_lse, at::full({1, 1}, std::log(2 * e0)), 1e-6);
-  const auto [empty, empty_lse] =
-      ops::sparse_attention(q, window, index({-1, -1}), compressed, index({-1}), sink, scale, true);
+  const auto [empty, empty_lse] = ops::sparse_attention(q, window, 0, index({-1, -1}), compressed,
+                                                        index({-1}), sink, scale, true);
   judge.within("an empty row gives 0", empty, at::zeros({1, 1, 32}), 0);
   judge.holds("an empty row has log-sum-exp -inf", empty_lse.item<float>() == -kInfinity);
   // Rounded probabilities stand against the largest score, never against the sink (model.md 3.3):
   // with a sink above the scores and one key, the probability is exactly 1.
   const auto [alone, alone_lse] = ops::sparse_attention(
-      q, window, index({0}), compressed, index({-1}), at::full({1}, 3.1), scale, true);
+      q, window, 0, index({0}), compressed, index({-1}), at::full({1}, 3.1), scale, true);
   const double share = e0 / (e0 + std::exp(3.1f));
   judge.within("narrow probabilities ignore the sink", alone, at::full({1, 1, 32}, 0.5 * share),
                1e-7);

@@ -28,6 +28,7 @@ std::vector<std::string> suite_failures(const CheckConfig& config, const std::st
   options.suite_patterns = {suite};
   options.prompt_pattern = prompt;
   options.chunk = chunk;
+  options.arithmetic = Arithmetic::kReference;  // faults stand in the model and the reference
   const CheckReport report = run_check(config.suites, options);
   std::vector<std::string> failures = report.vacuous;
   for (const SuiteReport& one : report.suites) {

@@ -1,0 +1,197 @@
+// The sixteen lanes of lanes-inl.h in plain C++: no fma instruction, no floating-point mode (C1.1,
+// C1.2).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace deepinfer::N_SOFTWARE {
+
+inline constexpr int64_t kLanes = 16;
+
+// C1.2: a subnormal counts as a zero of its sign.
+inline float flush(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return (bits & 0x7F800000) == 0 ? std::bit_cast<float>(bits & 0x80000000) : x;
+}
+
+// fp64 to fp32 in one rounding, subnormal results flushed. Whether a result is subnormal is asked
+// after rounding as if the exponent had no limit: so round 2^64 higher.
+inline float round_and_flush(double x) {
+  constexpr double kMinNormal = 0x1p-126;
+  if (!(std::fabs(x) < kMinNormal) || x == 0) return static_cast<float>(x);
+  const float rounded = static_cast<float>(x * 0x1p64);
+  return std::copysign(std::fabs(rounded) < 0x1p-62f ? 0.0f : 0x1p-126f, rounded);
+}
+
+// Bit-exact to C1.1 and C1.2 in any floating-point mode. The product of two fp32 is exact in fp64;
+// the fp64 sum is rounded to odd, so that the second rounding, to fp32, sees every bit that
+// matters.
+inline float canonical_fma(float a, float b, float c) {
+  const double product = static_cast<double>(flush(a)) * static_cast<double>(flush(b));
+  const double addend = static_cast<double>(flush(c));
+  double sum = product + addend;
+  if (!std::isfinite(sum)) return static_cast<float>(sum);
+  // TwoSum: what the rounding of `sum` lost, exactly.
+  const double back = sum - product;
+  const double lost = (product - (sum - back)) + (addend - back);
+  if (lost != 0) {
+    uint64_t bits = std::bit_cast<uint64_t>(sum);
+    if ((bits & 1) == 0) bits += (lost > 0) == (sum > 0) ? 1 : -1;
+    sum = std::bit_cast<double>(bits);
+  }
+  return round_and_flush(sum);
+}
+// The product of two fp32 is exact in fp64. A quotient or a square root in fp64 rounds to the right
+// fp32: 53 bits are more than twice 24 and two (Figueroa 1995).
+inline float canonical_add(float a, float b) { return flush(flush(a) + flush(b)); }
+inline float canonical_multiply(float a, float b) {
+  return round_and_flush(static_cast<double>(flush(a)) * static_cast<double>(flush(b)));
+}
+inline float canonical_divide(float a, float b) {
+  return round_and_flush(static_cast<double>(flush(a)) / static_cast<double>(flush(b)));
+}
+inline float canonical_sqrt(float a) {
+  return static_cast<float>(std::sqrt(static_cast<double>(flush(a))));
+}
+
+struct F16 {
+  float p[kLanes];
+};
+struct I16 {
+  int32_t p[kLanes];
+};
+struct M16 {
+  bool p[kLanes];
+};
+struct D16 {
+  double p[kLanes];
+};
+
+#define DEEPINFER_SIM_EACH_LANE(Result, expression)            \
+  Result result;                                               \
+  for (int i = 0; i < kLanes; ++i) result.p[i] = (expression); \
+  return result
+
+inline F16 operator+(F16 a, F16 b) { DEEPINFER_SIM_EACH_LANE(F16, canonical_add(a.p[i], b.p[i])); }
+inline F16 operator-(F16 a, F16 b) { DEEPINFER_SIM_EACH_LANE(F16, canonical_add(a.p[i], -b.p[i])); }
+inline F16 operator*(F16 a, F16 b) {
+  DEEPINFER_SIM_EACH_LANE(F16, canonical_multiply(a.p[i], b.p[i]));
+}
+inline F16 operator/(F16 a, F16 b) {
+  DEEPINFER_SIM_EACH_LANE(F16, canonical_divide(a.p[i], b.p[i]));
+}
+inline F16 square_root(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, canonical_sqrt(a.p[i])); }
+inline F16 fma(F16 a, F16 b, F16 c) {
+  DEEPINFER_SIM_EACH_LANE(F16, canonical_fma(a.p[i], b.p[i], c.p[i]));
+}
+inline F16 fnma(F16 a, F16 b, F16 c) {
+  DEEPINFER_SIM_EACH_LANE(F16, canonical_fma(-a.p[i], b.p[i], c.p[i]));
+}
+
+inline F16 broadcast(float value) { DEEPINFER_SIM_EACH_LANE(F16, value); }
+inline I16 broadcast_int(int32_t value) { DEEPINFER_SIM_EACH_LANE(I16, value); }
+
+inline I16 bits(F16 a) { DEEPINFER_SIM_EACH_LANE(I16, std::bit_cast<int32_t>(a.p[i])); }
+inline F16 from_bits(I16 a) { DEEPINFER_SIM_EACH_LANE(F16, std::bit_cast<float>(a.p[i])); }
+inline F16 absolute(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, std::fabs(a.p[i])); }
+inline F16 negate(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, -a.p[i]); }
+inline F16 with_sign_of(F16 magnitude, F16 sign) {
+  DEEPINFER_SIM_EACH_LANE(F16, std::copysign(magnitude.p[i], sign.p[i]));
+}
+// Integers wrap.
+inline I16 operator+(I16 a, I16 b) {
+  DEEPINFER_SIM_EACH_LANE(
+      I16, static_cast<int32_t>(static_cast<uint32_t>(a.p[i]) + static_cast<uint32_t>(b.p[i])));
+}
+inline I16 operator-(I16 a, I16 b) {
+  DEEPINFER_SIM_EACH_LANE(
+      I16, static_cast<int32_t>(static_cast<uint32_t>(a.p[i]) - static_cast<uint32_t>(b.p[i])));
+}
+inline I16 operator&(I16 a, I16 b) { DEEPINFER_SIM_EACH_LANE(I16, a.p[i] & b.p[i]); }
+inline I16 operator|(I16 a, I16 b) { DEEPINFER_SIM_EACH_LANE(I16, a.p[i] | b.p[i]); }
+inline I16 max_int(I16 a, I16 b) { DEEPINFER_SIM_EACH_LANE(I16, std::max(a.p[i], b.p[i])); }
+inline I16 min_int(I16 a, I16 b) { DEEPINFER_SIM_EACH_LANE(I16, std::min(a.p[i], b.p[i])); }
+inline I16 shift_left_by(I16 a, int count) {
+  DEEPINFER_SIM_EACH_LANE(I16, static_cast<int32_t>(static_cast<uint32_t>(a.p[i]) << count));
+}
+inline I16 shift_right_zero_by(I16 a, int count) {
+  DEEPINFER_SIM_EACH_LANE(I16, static_cast<int32_t>(static_cast<uint32_t>(a.p[i]) >> count));
+}
+template <int kBits>
+inline I16 shift_left(I16 a) {
+  return shift_left_by(a, kBits);
+}
+template <int kBits>
+inline I16 shift_right(I16 a) {
+  DEEPINFER_SIM_EACH_LANE(I16, a.p[i] >> kBits);
+}
+template <int kBits>
+inline I16 shift_right_zero(I16 a) {
+  return shift_right_zero_by(a, kBits);
+}
+inline F16 float_of(I16 a) { DEEPINFER_SIM_EACH_LANE(F16, static_cast<float>(a.p[i])); }
+
+inline M16 operator<(F16 a, F16 b) { DEEPINFER_SIM_EACH_LANE(M16, flush(a.p[i]) < flush(b.p[i])); }
+inline M16 operator<=(F16 a, F16 b) {
+  DEEPINFER_SIM_EACH_LANE(M16, flush(a.p[i]) <= flush(b.p[i]));
+}
+inline M16 operator==(F16 a, F16 b) {
+  DEEPINFER_SIM_EACH_LANE(M16, flush(a.p[i]) == flush(b.p[i]));
+}
+inline M16 is_nan(F16 a) { DEEPINFER_SIM_EACH_LANE(M16, std::isnan(a.p[i])); }
+inline M16 operator>(I16 a, I16 b) { DEEPINFER_SIM_EACH_LANE(M16, a.p[i] > b.p[i]); }
+inline M16 operator==(I16 a, I16 b) { DEEPINFER_SIM_EACH_LANE(M16, a.p[i] == b.p[i]); }
+inline F16 select(M16 m, F16 yes, F16 no) {
+  DEEPINFER_SIM_EACH_LANE(F16, m.p[i] ? yes.p[i] : no.p[i]);
+}
+inline I16 select(M16 m, I16 yes, I16 no) {
+  DEEPINFER_SIM_EACH_LANE(I16, m.p[i] ? yes.p[i] : no.p[i]);
+}
+inline M16 first_lanes(int64_t count) { DEEPINFER_SIM_EACH_LANE(M16, i < count); }
+inline bool any(M16 m) { return std::find(m.p, m.p + kLanes, true) != m.p + kLanes; }
+
+inline F16 load(const float* from) { DEEPINFER_SIM_EACH_LANE(F16, from[i]); }
+inline F16 load(const uint16_t* from) {
+  DEEPINFER_SIM_EACH_LANE(F16, std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16));
+}
+inline I16 load_bytes(const uint8_t* from) { DEEPINFER_SIM_EACH_LANE(I16, from[i]); }
+inline void store_bytes(I16 a, uint8_t* to) {
+  for (int i = 0; i < kLanes; ++i) to[i] = static_cast<uint8_t>(a.p[i]);
+}
+inline void store_halves(I16 a, uint16_t* to) {
+  for (int i = 0; i < kLanes; ++i) to[i] = static_cast<uint16_t>(a.p[i]);
+}
+inline void store_bits(F16 a, float* to) { std::memcpy(to, a.p, sizeof(a.p)); }
+
+inline F16 even_twice(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, a.p[i & ~1]); }
+inline F16 odd_twice(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, a.p[i | 1]); }
+
+inline float combine(F16 a) {
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) a.p[j] = canonical_add(a.p[j], a.p[j + half]);
+  }
+  return a.p[0];
+}
+inline int32_t largest_int(I16 a) { return *std::max_element(a.p, a.p + kLanes); }
+
+inline D16 widen(F16 a) { DEEPINFER_SIM_EACH_LANE(D16, static_cast<double>(flush(a.p[i]))); }
+inline F16 narrow(D16 a) { DEEPINFER_SIM_EACH_LANE(F16, round_and_flush(a.p[i])); }
+inline D16 broadcast_wide(double value) { DEEPINFER_SIM_EACH_LANE(D16, value); }
+inline D16 operator*(D16 a, D16 b) { DEEPINFER_SIM_EACH_LANE(D16, a.p[i] * b.p[i]); }
+// std::fma rounds once by the C standard, with or without an instruction for it.
+inline D16 fma(D16 a, D16 b, D16 c) {
+  DEEPINFER_SIM_EACH_LANE(D16, std::fma(a.p[i], b.p[i], c.p[i]));
+}
+inline D16 fnma(D16 a, D16 b, D16 c) {
+  DEEPINFER_SIM_EACH_LANE(D16, std::fma(-a.p[i], b.p[i], c.p[i]));
+}
+inline D16 nearest_integer(D16 a) { DEEPINFER_SIM_EACH_LANE(D16, std::nearbyint(a.p[i])); }
+
+#undef DEEPINFER_SIM_EACH_LANE
+
+}  // namespace deepinfer::N_SOFTWARE

@@ -1,0 +1,284 @@
+// Scores on a target, selections in integer code.
+#include "sim/kernels/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "sim/kernels/select.cpp"
+#include <hwy/foreach_target.h>
+
+#include "sim/kernels/select-inl.h"
+
+#if HWY_ONCE
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "platform/errors.h"
+#include "sim/kernels/codec.h"
+#include "sim/kernels/float_scope.h"
+#include "sim/kernels/gemm.h"
+#include "sim/kernels/select.h"
+
+namespace deepinfer {
+namespace {
+
+const SelectKernels& select_kernels(Target target) {
+  DEEPINFER_SIM_SELECT_TARGET(target, kSelectKernels);
+  return scalar_select_kernels();
+}
+
+constexpr uint32_t kSignBit = 0x80000000u;
+constexpr uint32_t kInfinityBits = 0x7F800000u;
+// Above every number: the candidate block that is always kept.
+constexpr uint32_t kPinned = 0xFFFFFFFFu;
+
+// Larger numbers have larger keys, -0 and +0 one key, -inf key 0. Without branches, so that loops
+// vectorise.
+uint32_t key_of(float value) {
+  const uint32_t given = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = given == kSignBit ? 0 : given;
+  const uint32_t all_if_negative = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
+  return given == (kSignBit | kInfinityBits) ? 0 : bits ^ (all_if_negative | kSignBit);
+}
+bool is_nan_bits(float value) {
+  return (std::bit_cast<uint32_t>(value) & ~kSignBit) > kInfinityBits;
+}
+
+// Keys of `count` numbers. False if one is NaN.
+bool make_keys(const float* values, int64_t count, uint32_t* keys) {
+  uint32_t nan = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    nan |= is_nan_bits(values[i]) ? 1u : 0u;
+    keys[i] = key_of(values[i]);
+  }
+  return nan == 0;
+}
+
+// The k-th largest of more than k keys, and how many are larger: digits of 11, 11 and 10 bits, most
+// significant first.
+struct Threshold {
+  uint32_t key;
+  int64_t larger;
+};
+Threshold kth_largest(const uint32_t* keys, int64_t count, int64_t k) {
+  struct Digit {
+    int shift, bits;
+  };
+  constexpr std::array<Digit, 3> kDigits = {{{21, 11}, {10, 11}, {0, 10}}};
+  uint32_t prefix = 0, known = 0;  // the digits found, and a mask of them
+  int64_t larger = 0;
+  for (const Digit digit : kDigits) {
+    std::array<int64_t, 2048> histogram = {};
+    const uint32_t mask = (1u << digit.bits) - 1;
+    for (int64_t i = 0; i < count; ++i) {
+      if ((keys[i] & known) == prefix) ++histogram[(keys[i] >> digit.shift) & mask];
+    }
+    uint32_t value = mask;
+    while (larger + histogram[value] < k) larger += histogram[value--];
+    prefix |= value << digit.shift;
+    known |= mask << digit.shift;
+  }
+  return {prefix, larger};
+}
+
+// C8.1 on keys; key 0 is never chosen.
+void select_largest(const uint32_t* keys, int64_t count, int64_t k, int32_t* indices) {
+  int64_t chosen = 0;
+  if (k > 0) {
+    const int64_t valid = count - std::count(keys, keys + count, 0u);
+    // With few entries all are taken.
+    const Threshold threshold = valid > k ? kth_largest(keys, count, k) : Threshold{1, valid};
+    int64_t equal = valid > k ? k - threshold.larger : valid;
+    for (int64_t i = 0; i < count && chosen < k; ++i) {
+      if (keys[i] < threshold.key) continue;
+      if (keys[i] == threshold.key && equal-- <= 0) continue;
+      indices[chosen++] = static_cast<int32_t>(i);
+    }
+  }
+  std::fill(indices + chosen, indices + k, -1);
+}
+
+void check_scores(const char* name, const RowView& scores) {
+  DEEPINFER_ASSERT(
+      scores.type == ElementType::kFp32 && scores.columns <= std::numeric_limits<int32_t>::max(),
+      name << ": fp32 scores with int32 indices expected, columns " << scores.columns);
+}
+
+GemmOperand operand(const RowView& x) {
+  return x.type == ElementType::kBf16
+             ? bf16_operand(static_cast<const uint16_t*>(x.data), x.row_stride)
+             : fp32_operand(static_cast<const float*>(x.data), x.row_stride);
+}
+
+// `count` elements of a row as fp32.
+void widen_row(const RowView& x, int64_t row, float* wide, Target target) {
+  const size_t count = static_cast<size_t>(x.columns);
+  if (x.type == ElementType::kBf16) {
+    fp32_from_bf16({x.row<uint16_t>(row), count}, {wide, count}, target);
+  } else {
+    std::copy_n(x.row<float>(row), count, wide);
+  }
+}
+
+// Dots of one step of index_score: at most 4 MiB.
+constexpr int64_t kIndexKeys = 2048;
+constexpr int64_t kIndexDots = int64_t{1} << 20;
+
+}  // namespace
+
+void index_score(const IndexScore& args, Target target) {
+  const int64_t rows = args.weights.rows, heads = args.weights.columns, keys = args.keys.rows;
+  DEEPINFER_ASSERT(args.q.rows == rows * heads && args.keys.columns == args.q.columns,
+                   "q [" << args.q.rows << ", " << args.q.columns << "], weights [" << rows << ", "
+                         << heads << "], keys [" << keys << ", " << args.keys.columns << "]");
+  const SelectKernels& kernels = select_kernels(target);
+  const int64_t width = std::min(kIndexKeys, keys);
+  const int64_t step = std::clamp<int64_t>(kIndexDots / std::max<int64_t>(heads * width, 1), 1,
+                                           std::max<int64_t>(rows, 1));
+  std::vector<float> dots(static_cast<size_t>(step * heads * width));
+  std::vector<float> weights(static_cast<size_t>(heads));
+  for (int64_t t0 = 0; t0 < rows; t0 += step) {
+    const int64_t now = std::min(step, rows - t0);
+    const int64_t seen =
+        std::clamp<int64_t>(*std::max_element(args.visible + t0, args.visible + t0 + now), 0, keys);
+    for (int64_t j0 = 0; j0 < seen; j0 += width) {
+      const int64_t count = std::min(width, seen - j0);
+      gemm(now * heads, count, args.q.columns, operand(args.q).from_row(t0 * heads),
+           operand(args.keys).from_row(j0), fp32_output(dots.data(), width), {.target = target});
+      for (int64_t t = 0; t < now; ++t) {
+        widen_row(args.weights, t0 + t, weights.data(), target);
+        const FloatScope scope;
+        kernels.index_score(dots.data() + t * heads * width, width, weights.data(), heads, count,
+                            args.narrow, args.scores + (t0 + t) * args.score_stride + j0);
+      }
+    }
+    for (int64_t t = t0; t < t0 + now; ++t) {
+      const int64_t visible = std::clamp<int64_t>(args.visible[t], 0, keys);
+      float* row = args.scores + t * args.score_stride;
+      std::fill(row + visible, row + keys, -std::numeric_limits<float>::infinity());
+    }
+  }
+}
+
+int64_t topk_select(const RowView& scores, int64_t k, int32_t* indices) {
+  check_scores("topk_select", scores);
+  DEEPINFER_ASSERT(k >= 0, "k " << k);
+  std::vector<uint32_t> keys(static_cast<size_t>(scores.columns));
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    if (!make_keys(scores.row<float>(row), scores.columns, keys.data())) return row;
+    select_largest(keys.data(), scores.columns, k, indices + row * k);
+  }
+  return -1;
+}
+
+int64_t candidate_blocks(const RowView& scores, const int64_t* visible, int64_t block_size,
+                         int64_t max_blocks, int32_t* blocks) {
+  check_scores("candidate_blocks", scores);
+  DEEPINFER_ASSERT(block_size > 0 && max_blocks > 0,
+                   "block size " << block_size << ", blocks " << max_blocks);
+  const int64_t count = (scores.columns + block_size - 1) / block_size;
+  std::vector<uint32_t> keys(static_cast<size_t>(scores.columns)), best(static_cast<size_t>(count));
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    if (!make_keys(scores.row<float>(row), scores.columns, keys.data())) return row;
+    for (int64_t b = 0; b < count; ++b) {
+      const auto begin = keys.begin() + b * block_size;
+      best[static_cast<size_t>(b)] =
+          *std::max_element(begin, begin + std::min(block_size, scores.columns - b * block_size));
+    }
+    // A row that sees nothing keeps no block.
+    const int64_t newest = (visible[row] - 1) / block_size;
+    if (visible[row] > 0 && newest < count) best[static_cast<size_t>(newest)] = kPinned;
+    select_largest(best.data(), count, max_blocks, blocks + row * max_blocks);
+  }
+  return -1;
+}
+
+void candidate_mask(const RowView& scores, const int32_t* blocks, int64_t block_count,
+                    int64_t block_size, const MutableRowView& masked) {
+  check_scores("candidate_mask", scores);
+  DEEPINFER_ASSERT(masked.type == ElementType::kFp32 && masked.rows == scores.rows &&
+                       masked.columns == scores.columns && block_size > 0,
+                   "scores [" << scores.rows << ", " << scores.columns << "], masked ["
+                              << masked.rows << ", " << masked.columns << "], block size "
+                              << block_size);
+  const int64_t count = (scores.columns + block_size - 1) / block_size;
+  std::vector<bool> keep(static_cast<size_t>(count));
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    std::fill(keep.begin(), keep.end(), false);
+    for (int64_t i = 0; i < block_count; ++i) {
+      const int32_t block = blocks[row * block_count + i];
+      DEEPINFER_ASSERT(block >= -1 && block < count, "block " << block << " of " << count);
+      if (block >= 0) keep[static_cast<size_t>(block)] = true;
+    }
+    const float* from = scores.row<float>(row);
+    float* to = masked.row<float>(row);
+    for (int64_t b = 0; b < count; ++b) {
+      const int64_t begin = b * block_size, end = std::min(begin + block_size, scores.columns);
+      if (!keep[static_cast<size_t>(b)]) {
+        std::fill(to + begin, to + end, -std::numeric_limits<float>::infinity());
+      } else if (from != to) {
+        std::copy(from + begin, from + end, to + begin);
+      }
+    }
+  }
+}
+
+int64_t greedy_sample(const RowView& logits, int64_t* ids) {
+  DEEPINFER_ASSERT(logits.type == ElementType::kFp32 && (logits.rows == 0 || logits.columns > 0),
+                   "logits [" << logits.rows << ", " << logits.columns << "]");
+  std::vector<uint32_t> keys(static_cast<size_t>(logits.columns));
+  for (int64_t row = 0; row < logits.rows; ++row) {
+    if (!make_keys(logits.row<float>(row), logits.columns, keys.data())) return row;
+    ids[row] = std::max_element(keys.begin(), keys.end()) - keys.begin();
+  }
+  return -1;
+}
+
+int64_t moe_gate(const MoeGate& args, Target target) {
+  const int64_t experts = args.weight.rows, columns = args.x.columns;
+  DEEPINFER_ASSERT(args.weight.columns == columns && args.k > 0 && args.k <= experts,
+                   "x of " << columns << " columns, weight [" << experts << ", "
+                           << args.weight.columns << "], k " << args.k);
+  const SelectKernels& kernels = select_kernels(target);
+  // The order is C2.2 whatever the types: x goes in as fp32.
+  std::vector<float> x(static_cast<size_t>(args.x.rows * columns));
+  for (int64_t t = 0; t < args.x.rows; ++t) widen_row(args.x, t, x.data() + t * columns, target);
+  std::vector<float> dots(static_cast<size_t>(args.x.rows * experts));
+  gemm(args.x.rows, experts, columns, fp32_operand(x.data(), columns), operand(args.weight),
+       fp32_output(dots.data(), experts), {.target = target});
+
+  const FloatScope scope;
+  const size_t k = static_cast<size_t>(args.k);
+  std::vector<float> scores(static_cast<size_t>(experts)), biased(scores.size()), chosen(k);
+  std::vector<uint32_t> keys(scores.size());
+  std::vector<int32_t> order(scores.size());
+  for (int64_t t = 0; t < args.x.rows; ++t) {
+    kernels.gate_scores(dots.data() + t * experts, args.bias + t * args.bias_stride, experts,
+                        args.gate_temp, scores.data(), biased.data());
+    if (!make_keys(biased.data(), experts, keys.data())) return t;
+    std::iota(order.begin(), order.end(), 0);
+    const auto before = [&keys](int32_t a, int32_t b) {
+      const uint32_t key_a = keys[static_cast<size_t>(a)], key_b = keys[static_cast<size_t>(b)];
+      return key_a != key_b ? key_a > key_b : a < b;
+    };
+    std::partial_sort(order.begin(), order.begin() + args.k, order.end(), before);
+    int64_t count = 0;
+    while (count < args.k && keys[static_cast<size_t>(order[static_cast<size_t>(count)])] != 0) {
+      chosen[static_cast<size_t>(count)] =
+          scores[static_cast<size_t>(order[static_cast<size_t>(count)])];
+      ++count;
+    }
+    int32_t* to = args.experts + t * args.k;
+    float* weights = args.weights + t * args.k;
+    std::copy_n(order.begin(), count, to);
+    std::fill(to + count, to + args.k, -1);
+    std::fill(weights, weights + args.k, 0.0f);
+    kernels.gate_weights(chosen.data(), count, args.scaling, weights);
+  }
+  return -1;
+}
+
+}  // namespace deepinfer
+#endif  // HWY_ONCE

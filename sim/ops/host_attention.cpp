@@ -1,0 +1,172 @@
+// Host ops around attention: KV stores, pooling, index scores, selections, sparse attention,
+// sampling.
+#include "sim/kernels/attention.h"
+#include "sim/kernels/rows.h"
+#include "sim/kernels/select.h"
+#include "sim/ops/host_kernels.h"
+#include "sim/ops/tensor_views.h"
+
+namespace deepinfer::host {
+
+using at::Tensor;
+
+namespace {
+
+void check_no_nan(const char* op, int64_t row) {
+  TORCH_CHECK(row < 0, op, ": a score in row ", row, " is NaN");
+}
+
+RowView score_view(const char* op, const Tensor& scores) {
+  TORCH_CHECK(scores.dim() == 2 && scores.scalar_type() == at::kFloat, op,
+              ": scores must be fp32 [T, N], found ", scores.scalar_type(), " ", scores.sizes());
+  return {ElementType::kFp32, scores.data_ptr(), scores.size(0), scores.size(1), scores.size(1)};
+}
+
+Tensor int_tensor(const Tensor& like, int64_t rows, int64_t columns) {
+  return at::empty({rows, columns}, like.options().dtype(at::kInt));
+}
+
+}  // namespace
+
+void kv_store(const Tensor& pool, const Tensor& rows, const Tensor& slots) {
+  TORCH_CHECK(
+      pool.dim() == 2 && pool.is_contiguous() && rows.dim() == 2 && rows.size(1) == pool.size(1) &&
+          slots.dim() == 1 && slots.scalar_type() == at::kLong && slots.size(0) == rows.size(0) &&
+          pool.scalar_type() == rows.scalar_type(),
+      "kv_store: pool [P, C], rows [T, C] of one dtype and int64 slots [T] expected, found ",
+      pool.sizes(), " ", pool.scalar_type(), ", ", rows.sizes(), " ", rows.scalar_type(), ", ",
+      slots.sizes());
+  const Tensor input = rows.contiguous(), places = slots.contiguous();
+  const int64_t outside =
+      store_rows(mutable_rows_view(pool, pool.size(1), "pool"),
+                 rows_view(input, rows.size(1), "rows"), places.data_ptr<int64_t>());
+  TORCH_CHECK(outside < 0, "kv_store: row ", outside, " has slot ",
+              places.data_ptr<int64_t>()[outside], " of a pool of ", pool.size(0));
+}
+
+Tensor compress_pool(const Tensor& values, const Tensor& gates) {
+  TORCH_CHECK(values.dim() == 3 && values.sizes() == gates.sizes() &&
+                  values.scalar_type() == at::kFloat && gates.scalar_type() == at::kFloat,
+              "compress_pool: fp32 values and gates [G, R, C] expected, found ", values.sizes(),
+              " and ", gates.sizes());
+  const Tensor v = values.contiguous(), g = gates.contiguous();
+  const Tensor out = at::empty({v.size(0), v.size(2)}, v.options());
+  deepinfer::compress_pool(v.data_ptr<float>(), g.data_ptr<float>(), v.size(0), v.size(1),
+                           v.size(2), out.data_ptr<float>());
+  return out;
+}
+
+Tensor index_score(const Tensor& q, const Tensor& weights, const Tensor& keys,
+                   const Tensor& visible, bool narrow) {
+  TORCH_CHECK(
+      q.dim() == 3 && weights.dim() == 2 && weights.size(0) == q.size(0) &&
+          weights.size(1) == q.size(1) && keys.dim() == 2 && keys.size(1) == q.size(2) &&
+          visible.numel() == q.size(0) && visible.scalar_type() == at::kLong,
+      "index_score: q [T, H, C], weights [T, H], keys [N, C], int64 visible [T] expected, found ",
+      q.sizes(), ", ", weights.sizes(), ", ", keys.sizes(), ", ", visible.sizes());
+  const Tensor queries = q.contiguous(), w = weights.contiguous(), k = keys.contiguous();
+  const Tensor seen = visible.contiguous();
+  const Tensor scores = at::empty({q.size(0), keys.size(0)}, q.options().dtype(at::kFloat));
+  IndexScore args;
+  args.q = rows_view(queries, q.size(2), "q");
+  args.weights = rows_view(w, w.size(1), "weights");
+  args.keys = rows_view(k, k.size(1), "keys");
+  args.visible = seen.data_ptr<int64_t>();
+  args.narrow = narrow;
+  args.scores = scores.data_ptr<float>();
+  args.score_stride = scores.size(1);
+  deepinfer::index_score(args);
+  return scores;
+}
+
+Tensor topk_select(const Tensor& scores, int64_t k) {
+  TORCH_CHECK(k >= 0, "topk_select: k must not be negative, found ", k);
+  const Tensor input = scores.contiguous();
+  const Tensor out = int_tensor(scores, scores.size(0), k);
+  check_no_nan("topk_select", deepinfer::topk_select(score_view("topk_select", input), k,
+                                                     out.data_ptr<int32_t>()));
+  return out;
+}
+
+Tensor candidate_blocks(const Tensor& scores, const Tensor& visible, int64_t block_size,
+                        int64_t max_blocks) {
+  TORCH_CHECK(visible.numel() == scores.size(0) && visible.scalar_type() == at::kLong &&
+                  block_size > 0 && max_blocks > 0,
+              "candidate_blocks: scores [T, N], int64 visible [T], positive sizes expected, found ",
+              scores.sizes(), ", ", visible.sizes(), ", ", block_size, ", ", max_blocks);
+  const Tensor input = scores.contiguous(), seen = visible.contiguous();
+  const Tensor out = int_tensor(scores, scores.size(0), max_blocks);
+  check_no_nan(
+      "candidate_blocks",
+      deepinfer::candidate_blocks(score_view("candidate_blocks", input), seen.data_ptr<int64_t>(),
+                                  block_size, max_blocks, out.data_ptr<int32_t>()));
+  return out;
+}
+
+Tensor candidate_mask(const Tensor& scores, const Tensor& blocks, int64_t block_size) {
+  TORCH_CHECK(blocks.dim() == 2 && blocks.scalar_type() == at::kInt &&
+                  blocks.size(0) == scores.size(0) && block_size > 0,
+              "candidate_mask: scores [T, N] and int32 blocks [T, B] expected, found ",
+              scores.sizes(), " and ", blocks.sizes());
+  const Tensor input = scores.contiguous(), chosen = blocks.contiguous();
+  const Tensor out = at::empty_like(input);
+  deepinfer::candidate_mask(
+      score_view("candidate_mask", input), chosen.data_ptr<int32_t>(), blocks.size(1), block_size,
+      {ElementType::kFp32, out.data_ptr(), out.size(0), out.size(1), out.size(1)});
+  return out;
+}
+
+ops::TensorPair sparse_attention(const Tensor& q, const Tensor& window, int64_t window_position,
+                                 const Tensor& window_index, const Tensor& compressed,
+                                 const Tensor& compressed_index, const ops::OptionalTensor& sink,
+                                 double scale, bool narrow) {
+  const int64_t rows = q.size(0);
+  TORCH_CHECK(q.dim() == 3 && window.dim() == 2 && window.size(1) == q.size(2) &&
+                  compressed.dim() == 2 && compressed.size(1) == q.size(2) &&
+                  window.scalar_type() == compressed.scalar_type() && window_index.dim() == 2 &&
+                  window_index.size(0) == rows && window_index.scalar_type() == at::kInt &&
+                  compressed_index.dim() == 2 && compressed_index.size(0) == rows &&
+                  compressed_index.scalar_type() == at::kInt,
+              "sparse_attention: q [T, H, C], window [N, C], int32 window_index [T, W], compressed "
+              "[M, C], int32 "
+              "compressed_index [T, K] expected, found ",
+              q.sizes(), ", ", window.sizes(), ", ", window_index.sizes(), ", ", compressed.sizes(),
+              ", ", compressed_index.sizes());
+  TORCH_CHECK(
+      !sink.has_value() || (sink->numel() == q.size(1) && sink->scalar_type() == at::kFloat),
+      "sparse_attention: sink must be fp32 [", q.size(1), "]");
+  const Tensor queries = q.contiguous(), w = window.contiguous(), c = compressed.contiguous();
+  const Tensor wi = window_index.contiguous(), ci = compressed_index.contiguous();
+  const Tensor s = sink.has_value() ? sink->contiguous() : Tensor();
+  const Tensor out = at::empty_like(queries);
+  const Tensor lse = at::empty({rows, q.size(1)}, q.options().dtype(at::kFloat));
+  SparseAttention args;
+  args.q = rows_view(queries, q.size(2), "q");
+  args.heads = q.size(1);
+  args.window = rows_view(w, q.size(2), "window");
+  args.window_first_position = window_position;
+  args.window_index = wi.data_ptr<int32_t>();
+  args.window_count = wi.size(1);
+  args.compressed = rows_view(c, q.size(2), "compressed");
+  args.compressed_index = ci.data_ptr<int32_t>();
+  args.compressed_count = ci.size(1);
+  args.sink = s.defined() ? s.data_ptr<float>() : nullptr;
+  args.scale = static_cast<float>(scale);
+  args.narrow = narrow;
+  args.out = mutable_rows_view(out, q.size(2), "out");
+  args.lse = lse.data_ptr<float>();
+  deepinfer::sparse_attention(args);
+  return {out, lse};
+}
+
+Tensor greedy_sample(const Tensor& logits) {
+  TORCH_CHECK(logits.dim() == 2 && logits.size(1) > 0,
+              "greedy_sample: logits must be [T, V], found ", logits.sizes());
+  const Tensor input = logits.contiguous();
+  const Tensor out = at::empty({logits.size(0)}, logits.options().dtype(at::kLong));
+  check_no_nan("greedy_sample", deepinfer::greedy_sample(score_view("greedy_sample", input),
+                                                         out.data_ptr<int64_t>()));
+  return out;
+}
+
+}  // namespace deepinfer::host

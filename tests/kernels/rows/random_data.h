@@ -1,0 +1,85 @@
+// Random test data by Philox4x32-10: a pure function of (seed, op, case), so that one line repeats
+// a case.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <Random123/philox.h>
+
+namespace deepinfer {
+
+// Nearest even, for finite values.
+inline uint16_t to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+inline float from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+// A stream of random numbers with the key (seed, op) and the counter (case, index).
+class RandomData {
+ public:
+  RandomData(uint64_t seed, uint32_t op, uint32_t case_number)
+      : key_{{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) ^ op}},
+        case_(case_number) {}
+
+  uint32_t bits() {
+    if (used_ == 4) {
+      block_ = philox_(
+          {{static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32), case_, 0}}, key_);
+      ++index_;
+      used_ = 0;
+    }
+    return block_[used_++];
+  }
+  // Uniform in 0 .. bound - 1.
+  int64_t below(int64_t bound) {
+    return static_cast<int64_t>((static_cast<uint64_t>(bits()) * static_cast<uint64_t>(bound)) >>
+                                32);
+  }
+  // Uniform in (-1, 1), 24 bits.
+  float uniform() { return (static_cast<float>(bits() >> 8) + 0.5f) * 0x1p-23f - 1.0f; }
+  // Near zero mostly, of every sign, with exponents spread over 2^-spread to 2^spread.
+  float spread(int exponents) {
+    return uniform() * std::bit_cast<float>(
+                           static_cast<uint32_t>(127 + below(2 * exponents + 1) - exponents) << 23);
+  }
+  std::vector<float> uniforms(int64_t count, float scale = 1) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = uniform() * scale;
+    return values;
+  }
+  std::vector<float> spreads(int64_t count, int exponents) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = spread(exponents);
+    return values;
+  }
+
+ private:
+  r123::Philox4x32 philox_;
+  r123::Philox4x32::key_type key_;
+  r123::Philox4x32::ctr_type block_ = {};
+  uint64_t index_ = 0;
+  uint32_t case_;
+  int used_ = 4;
+};
+
+inline std::vector<uint16_t> to_bf16(std::span<const float> values) {
+  std::vector<uint16_t> narrow;
+  narrow.reserve(values.size());
+  for (const float value : values) narrow.push_back(to_bf16(value));
+  return narrow;
+}
+inline std::vector<float> from_bf16(std::span<const uint16_t> values) {
+  std::vector<float> wide;
+  wide.reserve(values.size());
+  for (const uint16_t value : values) wide.push_back(from_bf16(value));
+  return wide;
+}
+
+}  // namespace deepinfer
