@@ -21,20 +21,18 @@ namespace {
 // commutes, so the bits are those of A W^T.
 //
 //   A   packed once per chunk of rows: a[column group][block][1 or 2 tiles][pair][16]
-//   W   decoded block by block into a buffer w[block][32 rows][32 k], by the vector unit, while the
-//   tile unit works
-//       on the block before
+//   W   decoded piece by piece into w[block][32 rows][32 k], in the shadow of the tile steps on
+//       the piece before
 //   acc C^T tiles between blocks of K: acc[column group][2 x 1 or 2 tiles][16][16]
-inline constexpr int64_t kTile = 16;                  // rows and columns of a tile
-inline constexpr int64_t kTileWords = kTile * kTile;  // 1 KiB
-inline constexpr int64_t kGroup = 2 * kTile;          // columns (rows of A) of a 2 x 2 step
-inline constexpr int64_t kAmxBlocks = 8;              // of K, decoded at a time: 16 KiB
-inline constexpr int64_t kAmxActivationBytes = 1
-                                               << 20;  // of packed A: half of a second-level cache
+inline constexpr int64_t kTile = 16;                     // rows and columns of a tile
+inline constexpr int64_t kTileWords = kTile * kTile;     // 1 KiB
+inline constexpr int64_t kGroup = 2 * kTile;             // columns (rows of A) of a 2 x 2 step
+inline constexpr int64_t kAmxBlocks = 8;                 // of K, decoded at a time: 16 KiB
+inline constexpr int64_t kAmxActivationBytes = 1 << 20;  // packed A: half of a second-level cache
 
 // Tile registers 0-3 accumulate, 4-5 hold W, 6-7 hold A. As assembly with their memory operands,
-// since the compilers' intrinsics do not say which memory they touch.
-struct TileMemory {
+// since the compilers' intrinsics do not say which memory they touch. It holds bf16, pairs or fp32.
+struct [[gnu::may_alias]] TileMemory {
   uint32_t words[kTileWords];
 };
 #define DEEPINFER_SIM_TILE_LOAD(tile, from)       \

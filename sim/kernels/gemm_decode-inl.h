@@ -35,16 +35,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr uint16_t kFp8SignAndMagnitude = 0x87F0;
 inline constexpr int kFp8ExponentOffset = 120 - 127;  // added to the scale
 
-// bf16 of 0/8 .. 7/8 times 2^-6.
-inline constexpr uint16_t kFp8Subnormal[8] = {0x0000, 0x3B00, 0x3B80, 0x3BC0,
-                                              0x3C00, 0x3C20, 0x3C40, 0x3C60};
 inline uint16_t exponent_step(int steps) { return static_cast<uint16_t>(steps * 128); }
 
 template <class D16, class V16 = hn::VFromD<D16>>
 HWY_INLINE V16 decode_fp8_any(D16 d16, V16 extended, V16 fast, int scale) {
   const hn::Repartition<uint8_t, D16> d8;
   alignas(16) static constexpr uint8_t kTable[16] = {
-      0x00, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60,   // low bytes of kFp8Subnormal
+      0x00, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60,   // low bytes of bf16(m * 2^-9), m < 8
       0x00, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C};  // high bytes
   const V16 magnitude = hn::And(extended, hn::Set(d16, uint16_t{0x7F}));
   // Low byte m, high byte m + 8, for m < 8; what the table gives for others is not used.
