@@ -11,10 +11,9 @@ namespace deepinfer {
 namespace {
 
 void register_kernels() {
-  // Never destroyed: a library's destructor would take the kernels away while other statics may
-  // still use them.
-  auto& m = *new torch::Library(torch::Library::IMPL, "deepinfer", c10::DispatchKey::CPU, __FILE__,
-                                __LINE__);
+  // Registered for the life of the process, like a static TORCH_LIBRARY_IMPL block.
+  static torch::Library m(torch::Library::IMPL, "deepinfer", c10::DispatchKey::CPU, __FILE__,
+                          __LINE__);
   m.impl("linear", &host::linear);
   m.impl("fp8_linear", &host::fp8_linear);
   m.impl("fp4_linear", &host::fp4_linear);
