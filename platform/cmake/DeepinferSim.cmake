@@ -13,9 +13,11 @@ endif()
 
 find_program(DEEPINFER_SIM_CCACHE ccache)
 if(DEEPINFER_SIM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this sloppiness ccache caches nothing that uses a precompiled header.
+  # Without this sloppiness ccache caches nothing that uses a precompiled header. Paths relative to the source
+  # tree let clones share the cache.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${DEEPINFER_SIM_CCACHE})
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${DEEPINFER_SIM_CCACHE})
 endif()
 
 find_package(Threads REQUIRED)
