@@ -19,13 +19,14 @@ std::optional<double> optional_number(const YamlNode& node, std::string_view key
 
 LayerBounds read_layer_bounds(const YamlNode& node) {
   node.expect_keys({}, {"median", "row_median", "bit_equal_rows", "row_difference", "rows_within",
-                        "equal_selections"});
+                        "values_within_bf16_ulp", "equal_selections"});
   LayerBounds bounds;
   bounds.median = optional_number(node, "median", kLargest);
   bounds.row_median = optional_number(node, "row_median", kLargest);
   bounds.bit_equal_rows = optional_number(node, "bit_equal_rows", 1);
   bounds.row_difference = optional_number(node, "row_difference", kLargest);
   bounds.rows_within = optional_number(node, "rows_within", 1);
+  bounds.values_within_bf16_ulp = optional_number(node, "values_within_bf16_ulp", 1);
   bounds.equal_selections = optional_number(node, "equal_selections", 1);
   if (bounds.row_difference.has_value() != bounds.rows_within.has_value()) {
     node.fail_found("half a bound", "row_difference and rows_within together",
@@ -143,7 +144,8 @@ CheckConfig read_config(const YamlNode& root_node, const std::filesystem::path& 
 void require_bounds_for_gates(const Suite& suite, const std::string& where) {
   const LayerBounds& layers = suite.bounds.layers;
   const bool has_layer_bound = layers.median || layers.row_median || layers.bit_equal_rows ||
-                               layers.rows_within || layers.equal_selections;
+                               layers.rows_within || layers.values_within_bf16_ulp ||
+                               layers.equal_selections;
   const std::string missing = suite.gates.logits && !suite.bounds.logits   ? "logits"
                               : suite.gates.traces && !suite.bounds.traces ? "traces"
                               : suite.gates.layers && !has_layer_bound     ? "layers"

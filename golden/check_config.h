@@ -20,6 +20,7 @@ struct LayerBounds {
   std::optional<double> bit_equal_rows;  // least share of a layer's rows bit-equal in bf16
   std::optional<double> row_difference;  // a row within this |difference| ...
   std::optional<double> rows_within;     // ... least share of a layer's rows
+  std::optional<double> values_within_bf16_ulp;  // least share of a layer's stream values
   std::optional<double>
       equal_selections;  // least share of rows with the same top-k set and experts
 };

@@ -41,10 +41,11 @@ std::string summary_line(const CheckReport& report);
 //                  largest_unbounded_logit_difference, failures[], explained[],
 //                  first_difference: null | {forward, layer, name, row, expected, found},
 //                  steps[]: {expected, found, margin, noise_floor, logit_difference, bound},
-//                  layers: null | [{layer, rows, bit_equal_rows, rows_within, median, row_median,
+//                  layers: null | [{layer, rows, bit_equal_rows, stream_values,
+//                    within_bf16_ulp, rows_within, median, row_median,
 //                    largest, coefficient_largest, selection_rows, different_selections,
 //                    different_engram_rows, missing_rows, failures[]}],
-//                  unwatched_seconds, plain_seconds}}}
+//                  unwatched_seconds, plain_seconds, reference_seconds}}}
 // Layer -1 is the final hidden state; null stands for what was not measured or is not finite.
 std::string report_json(const CheckReport& report);
 

@@ -59,13 +59,6 @@ std::vector<PlannedSuite> plan_suites(const std::vector<Suite>& suites, const Ru
   for (Suite suite : select_suites(suites, options.suite_patterns)) {
     if (options.fp8_max) apply_fp8_max(*options.fp8_max, suite);
     if (options.arithmetic) suite.numerics.arithmetic = *options.arithmetic;
-    if (suite.numerics.arithmetic == Arithmetic::kCanonical &&
-        suite.numerics.narrow_probabilities) {
-      // Canonical attention rounds probabilities against the maximum of a leaf, the golden against
-      // that of its whole list (CANONICAL.md C7.4): rows are then close, not bit-equal, and shown
-      // only.
-      suite.gates.layers = false;
-    }
     const ModelConfig config = load_model_config(suite.model);
     PlannedSuite plan{suite, GoldenFile::read(suite.golden, config, make_model_plan(config)), {}};
     require_same_numerics(plan.golden, suite.numerics);
@@ -195,7 +188,7 @@ PromptReport run_prompt(const TextModel& model, const GoldenPrompt& prompt, cons
 }
 
 void time_suite(const PlannedSuite& plan, const TextModel& model, const TextModel& plain,
-                int64_t chunk, SuiteReport& report) {
+                const TextModel& reference, int64_t chunk, SuiteReport& report) {
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
     // Alternating, the better of two: the first round also warms caches and thread pools.
     for (int round = 0; round < 2; ++round) {
@@ -205,6 +198,7 @@ void time_suite(const PlannedSuite& plan, const TextModel& model, const TextMode
       };
       keep_better(report.prompts[i].unwatched_seconds, model);
       keep_better(report.prompts[i].plain_seconds, plain);
+      keep_better(report.prompts[i].reference_seconds, reference);
     }
   }
 }
@@ -260,7 +254,7 @@ CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& option
     report.notes.push_back(note.str());
   }
   ModelCache models(options);
-  ModelCache plain_models(options);
+  ModelCache plain_models(options), reference_models(options);
   for (const PlannedSuite& plan : planned) {
     SuiteReport suite;
     suite.suite = plan.suite;
@@ -272,8 +266,11 @@ CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& option
     }
     if (options.time) {
       if (options.progress) options.progress(plan.suite.name + ", timing");
-      const auto plain = plain_models.get(plan.suite.model, Numerics::plain());
-      time_suite(plan, *model, *plain, options.chunk, suite);
+      Numerics plain = Numerics::plain(), reference = plan.suite.numerics;
+      plain.arithmetic = plan.suite.numerics.arithmetic;
+      reference.arithmetic = Arithmetic::kReference;
+      time_suite(plan, *model, *plain_models.get(plan.suite.model, plain),
+                 *reference_models.get(plan.suite.model, reference), options.chunk, suite);
     }
     suite.claims_checked = plan.prompts.size() == plan.golden.prompts.size();
     if (suite.claims_checked) find_vacuous(suite);

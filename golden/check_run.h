@@ -27,9 +27,11 @@ struct PromptReport {
   std::optional<LayerCheckResult> layers;  // where the golden's trace can feed the layers
   std::vector<std::string> failures;       // of gates, each a sentence
   std::vector<std::string> explained;      // tokens that differ without failing
-  // With RunOptions::time: the same forwards unwatched, in the suite's numerics and in plain ones.
+  // With RunOptions::time: the same forwards unwatched, in the suite's numerics, in plain ones, and
+  // in the suite's by the reference ops; taken in turns, the better of two rounds each.
   std::optional<double> unwatched_seconds;
   std::optional<double> plain_seconds;
+  std::optional<double> reference_seconds;
 };
 
 struct SuiteReport {

@@ -31,6 +31,13 @@ std::vector<int64_t> row_of(const at::Tensor& tensor, int64_t row, bool sorted) 
 
 }  // namespace
 
+double bf16_ulp(double value) {
+  constexpr int kFractionBits = 7, kSmallestExponent = -126;
+  const int exponent =
+      value == 0 ? kSmallestExponent : std::max(std::ilogb(value), kSmallestExponent);
+  return std::ldexp(1.0, exponent - kFractionBits);
+}
+
 NumberDifference compare_numbers(const at::Tensor& found, const at::Tensor& expected,
                                  double row_bound) {
   DEEPINFER_ASSERT(found.sizes() == expected.sizes(), found.sizes() << " != " << expected.sizes());
@@ -66,6 +73,7 @@ NumberDifference compare_numbers(const at::Tensor& found, const at::Tensor& expe
         result.expected = expected_data[i];
       }
       within = within && difference <= row_bound;
+      result.within_bf16_ulp += difference <= bf16_ulp(double{expected_data[i]});
       bit_equal = bit_equal && found_bf16[i] == expected_bf16[i];
     }
     result.bit_equal.push_back(bit_equal);

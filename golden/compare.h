@@ -16,6 +16,7 @@ namespace deepinfer {
 struct NumberDifference {
   int64_t rows = 0;
   int64_t values = 0;            // numbers in all rows
+  int64_t within_bf16_ulp = 0;   // of those: within one bf16 ulp of the expected value
   double median = 0;             // of |found - expected| over all values (the lower of two middles)
   double largest = 0;            // of |found - expected|
   int64_t largest_row = -1;      // where it is; -1 without rows
@@ -26,6 +27,10 @@ struct NumberDifference {
   std::vector<bool> bit_equal;     // [rows] every value rounds to the same bf16
   std::vector<bool> within;        // [rows] every difference is at most the bound that was given
 };
+
+// One bf16 ulp at `value`: the distance of neighbouring bf16 numbers in its binade (8 significant
+// bits), and in the subnormal range that of the subnormals.
+double bf16_ulp(double value);
 
 NumberDifference compare_numbers(const at::Tensor& found, const at::Tensor& expected,
                                  double row_bound = std::numeric_limits<double>::infinity());

@@ -31,6 +31,8 @@ void add_value(const ValueComparison& value, bool is_prefill, LayerComparison& l
         layer.row_median = std::max(layer.row_median, median);
       }
       layer.largest = std::max(layer.largest, value.numbers.largest);
+      layer.stream_values += value.numbers.values;
+      layer.within_bf16_ulp += value.numbers.within_bf16_ulp;
       merge_rows(rows.bit_equal, value.numbers.bit_equal);
       merge_rows(rows.within, value.numbers.within);
       break;
@@ -85,6 +87,13 @@ void judge(const LayerBounds& bounds, LayerComparison& layer) {
     what << "rows within " << *bounds.row_difference;
     layer.failures.push_back(
         share_text(layer.rows_within, layer.rows, what.str(), *bounds.rows_within));
+  }
+  if (bounds.values_within_bf16_ulp &&
+      static_cast<double>(layer.within_bf16_ulp) <
+          least(*bounds.values_within_bf16_ulp, layer.stream_values)) {
+    layer.failures.push_back(share_text(layer.within_bf16_ulp, layer.stream_values,
+                                        "stream values within one bf16 ulp",
+                                        *bounds.values_within_bf16_ulp));
   }
   const int64_t equal = layer.selection_rows - layer.different_selections;
   if (bounds.equal_selections &&

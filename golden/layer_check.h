@@ -19,6 +19,8 @@ struct LayerComparison {
   int64_t rows = 0;
   int64_t bit_equal_rows = 0;      // every stream of the row rounds to the same bf16
   int64_t rows_within = 0;         // every stream within bounds.layers.row_difference
+  int64_t stream_values = 0;       // numbers of all streams
+  int64_t within_bf16_ulp = 0;     // of those: within one bf16 ulp of the golden
   double median = 0;               // of |difference| over the prompt's rows, largest of the streams
   double row_median = 0;           // of one row, the decode step's too; largest of rows and streams
   double largest = 0;              // of the streams

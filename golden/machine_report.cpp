@@ -39,6 +39,8 @@ Json layers_json(const std::optional<LayerCheckResult>& layers) {
     list.push_back({{"layer", layer.layer},
                     {"rows", layer.rows},
                     {"bit_equal_rows", layer.bit_equal_rows},
+                    {"stream_values", layer.stream_values},
+                    {"within_bf16_ulp", layer.within_bf16_ulp},
                     {"rows_within", layer.rows_within},
                     {"median", number(layer.median)},
                     {"row_median", number(layer.row_median)},
@@ -90,7 +92,8 @@ Json prompt_json(const Suite& suite, const PromptReport& prompt) {
           {"steps", steps},
           {"layers", layers_json(prompt.layers)},
           {"unwatched_seconds", number(prompt.unwatched_seconds)},
-          {"plain_seconds", number(prompt.plain_seconds)}};
+          {"plain_seconds", number(prompt.plain_seconds)},
+          {"reference_seconds", number(prompt.reference_seconds)}};
 }
 
 Json suite_json(const SuiteReport& report) {

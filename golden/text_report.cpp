@@ -115,10 +115,12 @@ void write_prompts(const CheckReport& report, const TextStyle& style, std::ostre
   std::vector<std::string> heading = {"suite",      "prompt", "tokens",           "margin",
                                       "logit diff", "bound",  "first difference", "seconds"};
   if (timed) {
-    for (const char* name : {"unwatched", "plain", "ratio"}) heading.emplace_back(name);
+    for (const char* name : {"unwatched", "plain", "reference", "ref. ratio"})
+      heading.emplace_back(name);
   }
   heading.emplace_back("result");
   Table table(heading);
+  double unwatched = 0, reference = 0;
   for (const SuiteReport& suite : report.suites) {
     for (const PromptReport& prompt : suite.prompts) {
       const GenerationResult& generation = prompt.generation;
@@ -133,7 +135,10 @@ void write_prompts(const CheckReport& report, const TextStyle& style, std::ostre
       if (timed) {
         cells.push_back(decimal(*prompt.unwatched_seconds, 3));
         cells.push_back(decimal(*prompt.plain_seconds, 3));
-        cells.push_back(decimal(*prompt.unwatched_seconds / *prompt.plain_seconds, 2));
+        cells.push_back(decimal(*prompt.reference_seconds, 3));
+        cells.push_back(decimal(*prompt.reference_seconds / *prompt.unwatched_seconds, 1));
+        unwatched += *prompt.unwatched_seconds;
+        reference += *prompt.reference_seconds;
       }
       cells.push_back(result_text(suite.suite, prompt));
       table.add(cells, !prompt.failures.empty()         ? style.bad
@@ -142,10 +147,22 @@ void write_prompts(const CheckReport& report, const TextStyle& style, std::ostre
     }
   }
   table.write(style, out);
+  if (timed) {
+    out << "  The same forwards unwatched took " << decimal(unwatched, 2)
+        << " s, by the reference ops " << decimal(reference, 2)
+        << " s: " << decimal(reference / unwatched, 1) << " times as long.\n";
+  }
 }
 
 std::string selections_text(int64_t different, int64_t rows) {
   return rows == 0 ? "-" : ratio_text(different, rows);
+}
+
+// "99.98 %", rounded down, so that only all of them are 100 %.
+std::string share_text(int64_t part, int64_t whole) {
+  if (whole == 0) return "-";
+  const double percent = 100 * static_cast<double>(part) / static_cast<double>(whole);
+  return decimal(std::floor(percent * 100) / 100, 2) + " %";
 }
 
 std::vector<std::string> layer_cells(const LayerComparison& layer, bool has_row_bound) {
@@ -153,6 +170,7 @@ std::vector<std::string> layer_cells(const LayerComparison& layer, bool has_row_
           scientific(layer.row_median),
           scientific(layer.largest),
           ratio_text(layer.bit_equal_rows, layer.rows),
+          share_text(layer.within_bf16_ulp, layer.stream_values),
           has_row_bound ? ratio_text(layer.rows_within, layer.rows) : "-",
           selections_text(layer.different_selections, layer.selection_rows),
           std::to_string(layer.different_addresses),
@@ -168,6 +186,11 @@ LayerComparison worst_layer(const std::vector<LayerComparison>& layers) {
     worst.row_median = std::max(worst.row_median, layer.row_median);
     worst.largest = std::max(worst.largest, layer.largest);
     worst.bit_equal_rows = std::min(worst.bit_equal_rows, layer.bit_equal_rows);
+    if (layer.within_bf16_ulp * worst.stream_values <
+        worst.within_bf16_ulp * layer.stream_values) {  // the smaller share
+      worst.within_bf16_ulp = layer.within_bf16_ulp;
+      worst.stream_values = layer.stream_values;
+    }
     worst.rows_within = std::min(worst.rows_within, layer.rows_within);
     worst.coefficient_largest = std::max(worst.coefficient_largest, layer.coefficient_largest);
     if (&layer == &layers.front()) continue;
@@ -182,7 +205,7 @@ LayerComparison worst_layer(const std::vector<LayerComparison>& layers) {
 void write_layers(const CheckReport& report, bool each_layer, const TextStyle& style,
                   std::ostream& out) {
   Table table({"suite", "prompt", "layer", "median", "row median", "largest", "bit-equal",
-               "in bound", "selections", "engram rows", "coefficients", "result"});
+               "in bf16 ulp", "in bound", "selections", "engram rows", "coefficients", "result"});
   for (const SuiteReport& suite : report.suites) {
     const bool gates = suite.suite.gates.layers;
     const bool has_row_bound = suite.suite.bounds.layers.row_difference.has_value();
@@ -209,7 +232,9 @@ void write_layers(const CheckReport& report, bool each_layer, const TextStyle& s
   table.write(style, out);
   out << "  Of |stream difference|: median over the prompt's rows, largest median of one row, "
          "largest.\n"
-         "  bit-equal: rows whose streams all round to the same bf16. selections: rows with "
+         "  bit-equal: rows whose streams all round to the same bf16. in bf16 ulp: share of the "
+         "streams\'\n"
+         "  values that are within one bf16 ulp. selections: rows with "
          "another top-k\n"
          "  set or other experts. coefficients: largest difference of collapse weights, gates and "
          "expert\n"

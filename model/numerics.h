@@ -19,7 +19,7 @@ struct Numerics {
   bool quantize_index = true;        // QI on indexer queries and keys
   bool narrow_index = true;          // index scores rounded to bf16 at each step
   bool narrow_probabilities = true;  // attention probabilities rounded to bf16 before P.V
-  Arithmetic arithmetic = Arithmetic::kReference;  // which implementation of the ops
+  Arithmetic arithmetic = Arithmetic::kCanonical;  // which implementation of the ops
   double fp8_max = 448;  // largest magnitude of the fp8 quantisers: 448, 240 or 224
 
   bool operator==(const Numerics&) const = default;

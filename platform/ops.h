@@ -140,8 +140,10 @@ inline const Op<Tensor(const Tensor& scores, const Tensor& blocks, int64_t block
 // int32, -1 skipped; window[0] is the key at absolute position window_position, compressed[0] is
 // entry 0. s = scale * q.k; out = sum e^(s-m) v / (sum e^(s-m) + e^(sink_h - m)), m = max s without
 // the sink. Returns out [T, H, C] in q's dtype and the log-sum-exp without the sink, fp32 [T, H]
-// (-inf for an empty row, whose out is 0). `sink` [H] fp32 or none. `narrow` rounds probabilities
-// to bf16 against the maximum of the entries that are summed together (model.md 4.3).
+// (-inf for an empty row, whose out is 0). `sink` [H] fp32 or none. `narrow` rounds the
+// probabilities
+// e^(s-m) of the sum over v to bf16 (model.md 4.3); the reference rounds them in blocks of 64
+// entries against the maximum so far, like the official kernel, canonical arithmetic against m.
 inline const Op<TensorPair(const Tensor& q, const Tensor& window, int64_t window_position,
                            const Tensor& window_index, const Tensor& compressed,
                            const Tensor& compressed_index, const OptionalTensor& sink, double scale,

@@ -194,7 +194,7 @@ CommandRun setup(CLI::App& app) {
                  "plain, quant or official, for --model (default: the golden's mode)")
       ->type_name("NAME");
   app.add_option("--arithmetic", options->arithmetic,
-                 "reference (plain ATen, fp64 inside; the default) or canonical (host kernels)")
+                 "canonical (host kernels; the default) or reference (plain ATen, fp64 inside)")
       ->type_name("NAME");
   app.add_option("--chunk", options->chunk, "Prompt tokens a forward (default: the whole prompt)")
       ->type_name("N")
@@ -210,7 +210,8 @@ CommandRun setup(CLI::App& app) {
   app.add_option("--junit", options->junit, "Also write JUnit XML")->type_name("FILE");
   app.add_flag(
       "--time", options->time,
-      "Also run each prompt unwatched, in its numerics and in plain fp32, and print the ratio");
+      "Also run each prompt unwatched, in its numerics, in plain fp32 and by the reference "
+      "ops, and print the times");
   return [options](const CommandContext& context) { return run(*options, context.environment); };
 }
 

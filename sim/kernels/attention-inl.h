@@ -76,6 +76,8 @@ class LeafWalk {
         probabilities_(row.scratch + kAttentionHeads * 7 * channels_) {}
 
   void run() {
+    const int64_t keys = row_.leaf_begin[kAttentionLeaves];
+    if (row_.narrow && keys > 0) list_maximum_ = largest_score(0, keys);
     Partial result = make_partial();
     const bool found = node(0, 1, result);
     for (int64_t h = 0; h < heads_; ++h) write_head(h, found, result);
@@ -105,18 +107,27 @@ class LeafWalk {
     return lower || upper;
   }
 
+  // Largest score of keys [begin, begin + count), count > 0.
+  F16 largest_score(int64_t begin, int64_t count) const {
+    const float* dots = row_.dots + begin * row_.head_stride + first_head_;
+    const F16 scale = broadcast(row_.scale);
+    F16 maximum = load(dots) * scale;
+    for (int64_t i = 1; i < count; ++i)
+      maximum = max_of(maximum, load(dots + i * row_.head_stride) * scale);
+    return maximum;
+  }
+
   // C7.4.
   bool leaf(int64_t index, Partial& to) {
     const int64_t begin = row_.leaf_begin[index], count = row_.leaf_begin[index + 1] - begin;
     if (count == 0) return false;
     const float* dots = row_.dots + begin * row_.head_stride + first_head_;
     const F16 scale = broadcast(row_.scale);
-    F16 maximum = load(dots) * scale;
-    for (int64_t i = 1; i < count; ++i)
-      maximum = max_of(maximum, load(dots + i * row_.head_stride) * scale);
+    const F16 maximum = row_.narrow ? list_maximum_ : largest_score(begin, count);
+    const F16 below = negate(maximum);
     F16 sum = zero();
     for (int64_t i = 0; i < count; ++i) {
-      const F16 p = exp(load(dots + i * row_.head_stride) * scale - maximum);
+      const F16 p = exp(fma(load(dots + i * row_.head_stride), scale, below));
       sum = sum + p;
       store_bits(row_.narrow ? round_bf16(p) : p, probabilities_ + i * kAttentionHeads);
     }
@@ -203,9 +214,10 @@ class LeafWalk {
 
   const AttentionRow& row_;
   const int64_t first_head_, heads_;
-  const int64_t channels_;  // padded to 16
-  float* next_;             // a stack of partials
-  float* probabilities_;    // [keys of a leaf, 16]
+  const int64_t channels_;     // padded to 16
+  F16 list_maximum_ = zero();  // over all leaves, in narrow rows
+  float* next_;                // a stack of partials
+  float* probabilities_;       // [keys of a leaf, 16]
 };
 
 void attend(const AttentionRow& row) {

@@ -20,7 +20,7 @@ bounds:
   quiet:
     logits: 0.5
     where_noise_floor_below: 1.0e-5
-    layers: { median: 0, row_median: 1, bit_equal_rows: 0.9, row_difference: 2.0e-6, rows_within: 1, equal_selections: 0.5 }
+    layers: { median: 0, row_median: 1, bit_equal_rows: 0.9, row_difference: 2.0e-6, rows_within: 1, values_within_bf16_ulp: 0.75, equal_selections: 0.5 }
 suites:
   - name: one
     model: m
@@ -75,6 +75,7 @@ TEST_CASE("the shipped configuration") {
       CHECK(suite.gates.layers);
       CHECK(suite.bounds.layers.median == 0);
       CHECK(suite.bounds.layers.bit_equal_rows == 0.9);
+      CHECK(suite.bounds.layers.values_within_bf16_ulp == 0.99);
     }
   }
   CHECK(information_only == 2);

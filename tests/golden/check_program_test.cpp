@@ -29,10 +29,18 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_CASE("the main job: every suite, 9/9 wherever tokens gate") {
+TEST_CASE("the main job: every suite, 9/9 wherever tokens gate, by kernels and by the reference") {
   const test::TempFolder folder;
   const std::string junit = folder / "check.xml";
-  const ProgramResult result = check({"--json", "--junit", junit});
+  std::vector<std::string> arguments = {"--json", "--junit", junit};
+  std::string arithmetic = "canonical";  // the default
+  SUBCASE("canonical") {}
+  SUBCASE("reference") {
+    arithmetic = "reference";
+    arguments.insert(arguments.end(), {"--arithmetic", arithmetic});
+  }
+  CAPTURE(arithmetic);
+  const ProgramResult result = check(arguments);
   CAPTURE(result.err);
   REQUIRE(result.exit_code == 0);
   const auto json = nlohmann::json::parse(result.out);
@@ -66,6 +74,8 @@ TEST_CASE("the main job: every suite, 9/9 wherever tokens gate") {
         if (!official) continue;
         CHECK(layer["median"] == 0);
         CHECK(layer["bit_equal_rows"].get<double>() >= 0.9 * layer["rows"].get<double>());
+        CHECK(layer["within_bf16_ulp"].get<double>() >=
+              0.99 * layer["stream_values"].get<double>());
       }
     }
     if (official) CHECK(traced == 1);
@@ -109,6 +119,7 @@ TEST_CASE("options") {
     const auto prompt = nlohmann::json::parse(result.out)["suites"][0]["prompts"][0];
     CHECK(prompt["unwatched_seconds"].get<double>() > 0);
     CHECK(prompt["plain_seconds"].get<double>() > 0);
+    CHECK(prompt["reference_seconds"].get<double>() > 0);
   }
   SUBCASE("--fp8-max and the environment say that the goldens were made at 448") {
     const auto flag = check({"--suite", "steady/quant", "--prompt", "s9", "--fp8-max", "240"});

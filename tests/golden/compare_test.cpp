@@ -45,6 +45,18 @@ TEST_CASE("numbers: bit-equal is after rounding to bf16") {
   CHECK(compare_numbers(found.to(at::kBFloat16), expected).bit_equal[0]);
 }
 
+TEST_CASE("numbers: within one bf16 ulp of the expected value") {
+  CHECK(bf16_ulp(1) == 0x1p-7);
+  CHECK(bf16_ulp(-1.99) == 0x1p-7);
+  CHECK(bf16_ulp(2) == 0x1p-6);
+  CHECK(bf16_ulp(0) == 0x1p-133);  // the smallest subnormal
+  CHECK(bf16_ulp(0x1p-130) == 0x1p-133);
+  const at::Tensor expected = at::tensor({1.0f, 1.0f, -2.0f, 0.0f}).view({2, 2});
+  const at::Tensor found =
+      at::tensor({1.0f + 0x1p-7f, 1.0f + 0x1.02p-7f, -2.0f + 0x1p-6f, 0x1p-132f}).view({2, 2});
+  CHECK(compare_numbers(found, expected).within_bf16_ulp == 2);
+}
+
 TEST_CASE("numbers: what is not finite differs by infinity, also from itself") {
   const float inf = std::numeric_limits<float>::infinity();
   for (const float bad : {inf, -inf, std::nanf("")}) {

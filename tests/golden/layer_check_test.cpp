@@ -139,6 +139,23 @@ TEST_CASE("bounds: rows, medians, selections, addresses, missing values") {
     rows_to_change = 4;
     CHECK(check(bounds).first_failure()->layer == 0);
   }
+  SUBCASE("values within one bf16 ulp") {
+    LayerBounds bounds;
+    bounds.values_within_bf16_ulp = 0.99;
+    const int64_t values = 34 * 4 * 128 * 2;  // post_attn and post_moe of prompt and decode step
+    model.change_value = [&](std::string_view name, int64_t layer, int64_t position,
+                             at::Tensor& value) {
+      if (name != "post_moe" || layer != 0 || position > 0) return;
+      value.view({-1}).slice(0, 0, rows_to_change) += 1.0f;
+    };
+    rows_to_change = values / 100;
+    CHECK(check(bounds).first_failure() == nullptr);
+    CHECK(layer_of(check(bounds), 0).stream_values == values);
+    CHECK(layer_of(check(bounds), 0).within_bf16_ulp == values - values / 100);
+    rows_to_change = values / 100 + 1;
+    REQUIRE(check(bounds).first_failure() != nullptr);
+    CHECK(check(bounds).first_failure()->layer == 0);
+  }
   SUBCASE("selections") {
     model.change_value = [&](std::string_view name, int64_t layer, int64_t position,
                              at::Tensor& value) {

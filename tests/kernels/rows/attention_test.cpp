@@ -71,18 +71,25 @@ struct Key {
   std::span<const float> values;
 };
 
-MaybePartial leaf_partial(std::span<const float> q, const std::vector<Key>& keys, float scale,
-                          bool bf16, bool narrow) {
-  if (keys.empty()) return {};
-  std::vector<float> scores;
+std::vector<float> dots_of(std::span<const float> q, const std::vector<Key>& keys, bool bf16) {
+  std::vector<float> dots;
   for (const Key& key : keys) {
-    scores.push_back((bf16 ? literal::dot_bf16(q, key.values) : literal::dot_fp32(q, key.values)) *
-                     scale);
+    dots.push_back(bf16 ? literal::dot_bf16(q, key.values) : literal::dot_fp32(q, key.values));
   }
-  Partial partial{*std::max_element(scores.begin(), scores.end()), 0,
-                  std::vector<float>(q.size(), 0.0f)};
+  return dots;
+}
+
+// `all` are the keys of all leaves.
+MaybePartial leaf_partial(std::span<const float> q, const std::vector<Key>& keys,
+                          const std::vector<Key>& all, float scale, bool bf16, bool narrow) {
+  if (keys.empty()) return {};
+  Partial partial{-kInfinity, 0, std::vector<float>(q.size(), 0.0f)};
+  for (const float dot : dots_of(q, narrow ? all : keys, bf16)) {
+    partial.maximum = std::max(partial.maximum, dot * scale);
+  }
+  const std::vector<float> dots = dots_of(q, keys, bf16);
   for (size_t i = 0; i < keys.size(); ++i) {
-    const float p = literal::exp(scores[i] - partial.maximum);
+    const float p = literal::exp(std::fma(dots[i], scale, -partial.maximum));
     partial.sum = partial.sum + p;
     const float weight = narrow ? literal::round_bf16(p) : p;
     for (size_t c = 0; c < q.size(); ++c) {
@@ -180,7 +187,7 @@ TEST_CASE("sparse attention") {
         const auto q = in.q.row(t * c.heads + h, c.channels);
         std::vector<MaybePartial> partials;
         for (const std::vector<Key>& keys : leaves) {
-          partials.push_back(leaf_partial(q, keys, scale, c.bf16, c.narrow));
+          partials.push_back(leaf_partial(q, keys, all, scale, c.bf16, c.narrow));
         }
         for (size_t half = 32; half > 0; half /= 2) {
           for (size_t i = 0; i < half; ++i) {
