@@ -56,7 +56,7 @@ std::vector<KernelBenchCase> chosen_cases(const std::vector<std::string>& patter
       return matches_pattern(pattern, name);
     });
     if (found) continue;
-    const bool is_pattern = pattern.find_first_of("*?") != std::string::npos;
+    const bool is_pattern = pattern.find_first_of("*?[") != std::string::npos;
     throw ConfigError(
         {.what = is_pattern ? "no kernel matches " + pattern : "unknown kernel " + pattern,
          .where = "--kernel",
@@ -230,7 +230,8 @@ ExitCode run_kernels(const Options& options, const KernelBenchOptions& bench_opt
               << "\n";
   } else {
     std::cout << "\nus: processor time of a call, median. ratio: peer time / kernel time, median "
-                 "over pairs; above 1 the kernel is faster.\n";
+                 "over pairs; above 1 the kernel is faster.\nThe target is the kernel's; a peer "
+                 "takes the instructions that it chooses.\n";
   }
   for (const std::string& one : unfair) {
     std::cerr << paint.yellow("not comparable: ") << one << "\n";

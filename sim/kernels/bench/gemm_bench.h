@@ -40,7 +40,8 @@ std::vector<GemmPeer> onednn_gemm_peers();
 std::string onednn_version();
 
 // bf16 activations with bf16, fp8 and fp4 weights against each peer (a packed one for bf16 weights
-// only); fp32 against each peer that is not packed, and against the fma peak. Peers multiply bf16
+// only); fp32 against each peer that is not packed, and from two rows on
+// against the fma peak. Peers multiply bf16
 // weights of the same values.
 std::vector<KernelBenchCase> gemm_bench_cases(const std::vector<GemmPeer>& peers);
 

@@ -27,8 +27,9 @@ inline constexpr int64_t kStreams = 4, kSinkhornIterations = 20;
 inline constexpr int64_t kVocabulary = 129280;
 inline constexpr double kNormEps = 1e-20, kHcEps = 1e-6, kSwigluLimit = 10, kScaling = 1.5;
 
-inline constexpr int64_t kRowCounts[] = {1, 64};       // decode, a chunk of a prompt
-inline constexpr int64_t kLongRowCounts[] = {1, 16};   // where a row alone takes milliseconds
+inline constexpr int64_t kRowCounts[] = {1, 64};  // decode, a chunk of a prompt
+inline constexpr int64_t kGemmRowCounts[] = {1, 16};
+inline constexpr int64_t kLongRowCounts[] = {1, 4};    // where a row alone takes milliseconds
 inline constexpr int64_t kCompressedEntries = 32'768;  // of the context that is searched
 
 // Tolerances, relative to the largest result. bf16: both sides round once, to neighbours at worst

@@ -254,7 +254,7 @@ KernelBenchCase engram_gate_case(int64_t rows) {
 std::vector<KernelBenchCase> expert_bench_cases() {
   std::vector<KernelBenchCase> cases;
   for (const auto make : {grouped_case, row_parallel_case}) {
-    for (const int64_t rows : kLongRowCounts) cases.push_back(make(rows));
+    for (const int64_t rows : kGemmRowCounts) cases.push_back(make(rows));
   }
   cases.push_back(combine_leaves_case(1));
   for (const int64_t tokens : kRowCounts) cases.push_back(moe_combine_case(tokens));
