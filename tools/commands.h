@@ -29,6 +29,7 @@ struct Command {
   CommandRun (*setup)(CLI::App& app);
 };
 
+extern const Command kBenchCommand;    // bench.cpp
 extern const Command kCheckCommand;    // check.cpp
 extern const Command kEnvCommand;      // env.cpp
 extern const Command kFormatsCommand;  // formats.cpp

@@ -27,6 +27,7 @@ namespace deepinfer {
 namespace {
 
 constexpr const Command* kCommands[] = {
+    &kBenchCommand,
     &kCheckCommand,
     &kEnvCommand,
     &kFormatsCommand,
