@@ -117,7 +117,7 @@ for configuration in "${configurations[@]}"; do
   built=$SECONDS
   if [[ -z $word ]]; then
     step "testing $configuration" "$log" run_tests "$folder" || word="FAILED"
-    : "${word:=$(sed -n 's/^100% tests passed, .* out of \(.*\)/\1 tests passed/p' "$log")}"
+    : "${word:=$(sed -n 's/^100% tests passed.* out of \([0-9]*\)$/\1 tests passed/p' "$log")}"
   fi
   [[ $word == FAILED* ]] && failed=$((failed + 1))
   printf '%-11s %s (build %d s, tests %d s)\n' "$configuration" "$word" $((built - begin)) $((SECONDS - built))

@@ -59,6 +59,7 @@ class UnderflowWatch {
 #if defined(__aarch64__)
   void start() { asm volatile("msr fpsr, %0" ::"r"(read() & ~kUnderflow) : "memory"); }
   bool seen() const { return (read() & kUnderflow) != 0; }
+  static constexpr bool kCanSee = true;
 
  private:
   static constexpr uint64_t kUnderflow = 1 << 3;  // FPSR.UFC, which a flushed result sets
@@ -70,6 +71,7 @@ class UnderflowWatch {
 #else
   void start() {}
   bool seen() const { return false; }
+  static constexpr bool kCanSee = false;
 #endif
 };
 
