@@ -30,7 +30,8 @@ std::span<const Target> available_targets();
 bool is_available(Target target);
 // Throws UnsupportedError, which lists the available targets, if `target` is not one of them.
 void check_available(Target target);
-// What kernels run on where a caller names no target: the innermost TargetScope's, else the fastest.
+// What kernels run on where a caller names no target: the innermost TargetScope's, else the
+// fastest.
 Target best_target();
 // The same for kernels without an AMX form: a Highway target or scalar.
 Target best_vector_target();
