@@ -13,6 +13,7 @@ namespace {
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 // exp of less is 0 in canonical arithmetic (C3.1), and below 2^-126 in truth: what flushes count.
 constexpr double kExpUnderflow = -87.5;
 // Merges of a leaf's partial on its way to the root: 64 leaves, 6 levels (C2.5); each rounds twice
@@ -81,7 +82,7 @@ Tensor compress_pool_error(const Tensor& values, const Tensor& gates) {
   const Tensor term = weight * a;
   const Tensor relative = (term * (own + mean + gamma(2 * count + 1))).sum(1) * kSecondOrder;
   const Tensor flush = (2 * a + 3).sum(1) * kSmallest;
-  return guard(relative + flush, term.sum(1) + g.sum(1) * 0);  // 0 or NaN, as the gates are
+  return guard(relative + flush, term.sum(1));
 }
 
 void add_compress_pool(std::vector<OpCase>& cases) {
@@ -132,7 +133,7 @@ void add_compress_pool(std::vector<OpCase>& cases) {
 // Wide: the dot products' errors, weighted (relu has slope at most 1), and a chain of H. narrow:
 // reference and kernel each round dot, product and sum to bf16 (half a last place each, taken at
 // the largest value that either may have): the chain's error is carried from one to the next.
-Tensor index_score_error(const Tensors& in, bool narrow, SumOrder order) {
+Tensor index_score_error(const Tensors& in, const Tensor& truth, bool narrow, SumOrder order) {
   const auto heads = static_cast<double>(in[0].size(1));
   // [T, H, C] x [N, C] -> [T, H, N]
   const DotBound dot = dot_bound(in[0], in[2], order);
@@ -149,7 +150,14 @@ Tensor index_score_error(const Tensors& in, bool narrow, SumOrder order) {
   const Tensor magnitude = (x + error_x).sum(1);
   Tensor error = error_x.sum(1) + magnitude * (gamma(heads) * kSecondOrder) + heads * kSmallest;
   error = error + round_error(magnitude + error);
-  error = guard(error, (wide(in[0]).sum() + wide(in[2]).sum() + wide(in[1]).sum()) * 0 + magnitude);
+  error = error.masked_fill((magnitude + error).ge(kOverflow), kInfinity);
+  // With infinities and NaN among the operands: a NaN or an infinity is the truth's. A finite sum
+  // has lost one to the relu, and what a product before it overflowed to decides.
+  const Tensor special = dot.error.isnan().any(1);
+  error = at::where(
+      special,
+      at::where(truth.isfinite(), kInfinity + at::zeros_like(error), kNan + at::zeros_like(error)),
+      error);
   // Entries that are not visible: -inf exactly.
   const Tensor entry = at::arange(in[2].size(0), in[3].options());
   return error.masked_fill(entry.unsqueeze(0).ge(in[3].unsqueeze(1)), 0);
@@ -176,13 +184,15 @@ void add_index_score(std::vector<OpCase>& cases) {
       }
       return {random_tensor(random, {rows, heads, channels}, q_type, values),
               random_tensor(random, {rows, heads}, w_type),
-              random_tensor(random, {entries, channels}, k_type, values), long_tensor(visible)};
+              random_tensor(random, {entries, channels}, k_type,
+                            values == Values::kSpecial ? Values::kOrdinary : values),
+              long_tensor(visible)};
     };
     one.run = [=](const Tensors& in, bool) -> Tensors {
       return {ops::index_score(in[0], in[1], in[2], in[3], narrow)};
     };
-    one.errors = [=](const Tensors& in, const Tensors&, SumOrder order) -> Tensors {
-      return {index_score_error(in, narrow, order)};
+    one.errors = [=](const Tensors& in, const Tensors& truth, SumOrder order) -> Tensors {
+      return {index_score_error(in, truth[0], narrow, order)};
     };
     cases.push_back(one);
   };
@@ -196,7 +206,7 @@ void add_index_score(std::vector<OpCase>& cases) {
     for (const at::ScalarType w_type : kTypes) {
       for (const bool narrow : {false, true}) {
         for (const Values values : {Values::kOrdinary, Values::kSpread, Values::kTiny,
-                                    Values::kExtreme, Values::kZeros}) {
+                                    Values::kExtreme, Values::kZeros, Values::kSpecial}) {
           const Size& s = kSizes[turn++ % std::size(kSizes)];
           const at::ScalarType k_type = turn % 5 == 0 ? at::kFloat : q_type;
           add(q_type, k_type, w_type, s.rows, s.heads, s.channels, s.entries, narrow, values);

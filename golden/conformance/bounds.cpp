@@ -28,9 +28,8 @@ Tensor flushed(const Tensor& x) {
 Tensor guard(const Tensor& error, const Tensor& magnitude) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  // A partial sum is at most (1 + gamma) times the sum of magnitudes.
   const Tensor m = magnitude.expand_as(error);
-  return error.masked_fill(m.ge(kLargest * (1 - 0x1p-8)), kInfinity)
+  return error.masked_fill(m.ge(kOverflow), kInfinity)
       .masked_fill(m.isfinite().logical_not(), kNan);
 }
 
@@ -42,9 +41,25 @@ DotBound dot_bound(const Tensor& a, const Tensor& b, SumOrder order) {
   // What flushing the operands loses; rounding of fp64 must not make it negative.
   const Tensor loss = (magnitude - at::matmul(fa, fb)).clamp_min(0);
   const double depth = static_cast<double>(dot_depth(k, order));
-  const Tensor error =
-      magnitude * (gamma(depth) * kSecondOrder) + loss + dot_flushes(k) * kSmallest;
-  return {magnitude, guard(error, magnitude)};
+  Tensor error = guard(
+      magnitude * (gamma(depth) * kSecondOrder) + loss + dot_flushes(k) * kSmallest, magnitude);
+  const Tensor special = magnitude.isfinite().logical_not();
+  if (special.any().item<bool>()) {
+    // Beside an infinity, what overflows makes another, and a flushed operand makes a NaN of it:
+    // then nothing is promised.
+    const auto finite = [](const Tensor& x) {
+      return x.masked_fill(x.isfinite().logical_not(), 0);
+    };
+    const auto infinite = [](const Tensor& x) { return x.isinf().to(at::kDouble); };
+    const auto tiny = [](const Tensor& x) {
+      return x.gt(0).logical_and(x.lt(kSmallest)).to(at::kDouble);
+    };
+    const Tensor overflow = at::matmul(finite(wa), finite(wb)).ge(kOverflow);
+    const Tensor lost = at::matmul(infinite(wa), tiny(wb)) + at::matmul(tiny(wa), infinite(wb));
+    error = error.masked_fill(special.logical_and(overflow.logical_or(lost.gt(0))),
+                              std::numeric_limits<double>::infinity());
+  }
+  return {magnitude, error};
 }
 
 double inverse_rms_units(int64_t n, SumOrder order) {

@@ -14,6 +14,8 @@ inline constexpr double kUnit = 0x1p-24;       // u: largest relative error of a
 inline constexpr double kBf16Unit = 0x1p-8;    // the same of bf16, whose significand has 8 bits
 inline constexpr double kSmallest = 0x1p-126;  // smallest normal; the error of one flush is below
 inline constexpr double kLargest = 0x1.fffffep127;  // largest finite fp32
+// A partial sum is at most (1 + gamma) times the sum of magnitudes: below this it cannot overflow.
+inline constexpr double kOverflow = kLargest * (1 - 0x1p-8);
 // Relative errors of CANONICAL.md C3, in units of u: 1 ulp is at most 2u.
 inline constexpr double kExpUnits = 2;       // C3.1: 1 ulp
 inline constexpr double kLogUnits = 2;       // C3.2: 1 ulp

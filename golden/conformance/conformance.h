@@ -56,11 +56,13 @@ struct OutputResult {
   int64_t differing = 0;  // elements whose bits are not the reference's
   // Largest |result - reference| in units of the dtype's last place at the larger of |reference|
   // and 2^-8 of the largest |reference| of its row (last axis), so that cancelled elements do not
-  // drown all others.
+  // drown all others. Rows below 2^-100 are left out: what is seen there is numbers flushed to 0,
+  // which the bound knows, and not precision.
   double worst_ulp = 0;
-  // Sum of squared differences over sum of squared references; 0 where both are 0.
+  // Sum of squared differences over sum of squared references; 0 where all are below 2^-100.
   double nmse = 0;
-  // Largest |result - truth| over (error bound + half a last place): at most 1 in a sound result.
+  // Largest |result - truth| (for bf16, less half a last place) over the error bound: at most 1 in
+  // a sound result.
   double bound_share = 0;
   int64_t worst_element = -1;  // flat index of the largest bound share, or the first difference
 };

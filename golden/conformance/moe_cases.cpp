@@ -267,8 +267,8 @@ Tensor swiglu_error(const Tensors& in, const Tensor& truth, double limit) {
   const Tensor silu = (g * g.sigmoid()).abs();
   const Tensor lost = at::minimum(g.abs() * kSmallest, silu) + 2 * kSmallest;
   const Tensor error = silu * u * w * (gamma(kSiluUnits + 2) * kSecondOrder) + lost * u * w +
-                       flush_loss(in[1].to(at::kFloat), at::ones({1}, at::kFloat)) * silu * w +
-                       kSmallest * (w + 1) + silu * u * kSmallest;
+                       flush_loss(u, at::ones({1}, at::kDouble)) * silu * w + kSmallest * (w + 1) +
+                       silu * u * kSmallest;
   return guard(error, (silu * u * w).masked_fill(truth.isnan(), kInfinity));
 }
 
