@@ -298,7 +298,11 @@ AttentionBound attention_error(const Tensors& in, double scale, bool narrow, Sum
                 log_l.abs() * (kLogUnits * kUnit) + (maximum + log_l).abs() * kUnit) *
                    kSecondOrder +
                2 * kSmallest;
-  lse = lse.masked_fill(promised.logical_or(lost), kInfinity).masked_fill(l.eq(0), 0).squeeze(-1);
+  // A row that sees nothing: -inf exactly. (One whose scores are all below the reference's floor of
+  // the maximum is beyond any first-order bound.)
+  lse = lse.masked_fill(promised.logical_or(lost), kInfinity)
+            .masked_fill(used.any(-1, /*keepdim=*/true).logical_not(), 0)
+            .squeeze(-1);
   return {out, lse};
 }
 
