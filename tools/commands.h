@@ -34,5 +34,6 @@ extern const Command kCheckCommand;    // check.cpp
 extern const Command kEnvCommand;      // env.cpp
 extern const Command kFormatsCommand;  // formats.cpp
 extern const Command kLintCommand;     // lint.cpp
+extern const Command kOpsCommand;      // ops.cpp
 
 }  // namespace deepinfer

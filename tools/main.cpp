@@ -32,6 +32,7 @@ constexpr const Command* kCommands[] = {
     &kEnvCommand,
     &kFormatsCommand,
     &kLintCommand,
+    &kOpsCommand,
 };
 
 constexpr int kInternalFailure = 70;  // sysexits.h EX_SOFTWARE
