@@ -2,7 +2,8 @@
 // beyond the floating-point mode.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -22,10 +23,10 @@ class SavedRows {
  public:
   explicit SavedRows(const MutableRowView& rows)
       : rows_(rows), bytes_(static_cast<size_t>(rows.rows) * row_bytes()) {
-    for (int64_t i = 0; i < rows_.rows; ++i) std::memcpy(copy(i), row(i), row_bytes());
+    for (int64_t i = 0; i < rows_.rows; ++i) std::copy_n(row(i), row_bytes(), copy(i));
   }
   void restore() {
-    for (int64_t i = 0; i < rows_.rows; ++i) std::memcpy(row(i), copy(i), row_bytes());
+    for (int64_t i = 0; i < rows_.rows; ++i) std::copy_n(copy(i), row_bytes(), row(i));
   }
 
  private:
