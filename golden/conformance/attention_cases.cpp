@@ -26,6 +26,7 @@ void add_kv_store(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "kv_store";
     one.outputs = {"pool"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " pool " + shape_text({pool, channels}) + " rows " +
                std::to_string(rows) + " " + std::string(values_name(values));
     one.inputs = [=](RandomStream& random) -> Tensors {
@@ -91,6 +92,7 @@ void add_compress_pool(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "compress_pool";
     one.outputs = {"pooled"};
+    one.at_edges = at_edges(values) || at_edges(gate_values);
     one.name = "fp32 " + shape_text({groups, ratio, channels}) + " " +
                std::string(values_name(values)) + ", gates " +
                std::string(values_name(gate_values)) + " times " +
@@ -170,6 +172,7 @@ void add_index_score(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "index_score";
     one.outputs = {"scores"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(q_type) + " x " + dtype_name(k_type) + " weights " + dtype_name(w_type) +
                " " + shape_text({rows, heads, channels}) + " x " + shape_text({entries, channels}) +
                (narrow ? " narrow " : " ") + std::string(values_name(values));
@@ -191,6 +194,7 @@ void add_index_score(std::vector<OpCase>& cases) {
     one.run = [=](const Tensors& in, bool) -> Tensors {
       return {ops::index_score(in[0], in[1], in[2], in[3], narrow)};
     };
+    if (narrow) one.rounded_to = at::kBFloat16;
     one.errors = [=](const Tensors& in, const Tensors& truth, SumOrder order) -> Tensors {
       return {index_score_error(in, truth[0], narrow, order)};
     };
@@ -231,11 +235,18 @@ void add_index_score(std::vector<OpCase>& cases) {
 // scale as fp32). The maximum that a weight is taken against cancels in out = sum p v / d, exactly
 // where it is exact; so a weight's relative error is its own score's error, u (M - s) for rounded
 // arguments (on the way of merges, C7.5, the maxima only rise, so that the differences add up to M
-// - s), exp's own once for the entry and once a merge, and gamma of the L + 2 * merges sums it
-// passes through. d has the mean of the weights' errors, and of the sink's: u |sink - M| and exp's
-// own. One rounding for the quotient. Weights below 2^-126 (d is about 1 or more) become 0: 2^-126
-// |v| each, and a flush for each sum. narrow rounds each weight of the values, not of d, to bf16:
-// relative 2^-8 u16 more. lse = M + log l: the mean error of the weights, log's own, two roundings.
+// - s), exp's own once for the entry and once a merge, and gamma of the sums it passes through: the
+// chain of its leaf, and two a merge. d has the mean of the weights' errors, and of the sink's: u
+// |sink - M| and exp's own. One rounding for the quotient. Weights below 2^-126 (d is about 1 or
+// more) become 0: 2^-126 |v| each, and a flush for each sum. narrow rounds each weight of the
+// values, not of d, to bf16: relative 2^-8 u16 more. lse = M + log l: the mean error of the
+// weights, log's own, two roundings. The most entries, of `count` with neighbouring numbers, that
+// one leaf holds: tiles of 8 go round 64 leaves (C7.3); unaligned, they are one more.
+int64_t leaf_entries(int64_t count) {
+  const int64_t tiles = (count + 7) / 8 + 1;
+  return (tiles + 63) / 64 * 8;
+}
+
 struct AttentionBound {
   Tensor out, lse;
 };
@@ -271,8 +282,12 @@ AttentionBound attention_error(const Tensors& in, double scale, bool narrow, Sum
     d = d + sink_weight;
     sink_error = away.abs().clamp_max(100) * kUnit + (kExpUnits + 1) * kUnit;
   }
-  const double merges = order == SumOrder::kCanonical ? kMergeLevels : static_cast<double>(length);
-  const double sums = static_cast<double>(length) + 2 * merges;
+  const bool canonical = order == SumOrder::kCanonical;
+  const double merges = canonical ? kMergeLevels : static_cast<double>(length);
+  const int64_t chain =
+      canonical ? std::min(length, leaf_entries(in[1].size(0)) + leaf_entries(in[3].size(0)))
+                : length;
+  const double sums = static_cast<double>(chain) + 2 * merges;
   const Tensor own = error_s + (maximum - s).clamp(0, -kExpUnderflow) * kUnit +
                      (1 + merges) * kExpUnits * kUnit + gamma(sums);
   const Tensor own_used = own.masked_fill(hidden, 0);
@@ -335,6 +350,7 @@ void add_sparse_attention(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "sparse_attention";
     one.outputs = {"out", "lse"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(q_type) + " x " + dtype_name(k_type) + " " +
                shape_text({a.rows, a.heads, a.channels}) + " window " + std::to_string(a.window) +
                " compressed " + std::to_string(a.compressed) + (sink ? " sink" : "") +
@@ -368,6 +384,7 @@ void add_sparse_attention(std::vector<OpCase>& cases) {
                                 in[3], in[4], maybe, scale, narrow && !wide);
       return {out, lse};
     };
+    if (narrow) one.rounded_to = at::kBFloat16;
     one.errors = [=](const Tensors& in, const Tensors&, SumOrder order) -> Tensors {
       const AttentionBound bound = attention_error(in, scale, narrow, order);
       return {bound.out, bound.lse};

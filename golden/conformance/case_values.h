@@ -21,6 +21,10 @@ enum class Values {
   kSpecial,   // ordinary, one in 24 an infinity or NaN
 };
 std::string_view values_name(Values values);
+// OpCase::at_edges
+inline bool at_edges(Values values) {
+  return values == Values::kTiny || values == Values::kExtreme;
+}
 
 // fp32 or bf16 (bits cut off, so that what is finite stays so) of any shape.
 at::Tensor random_tensor(RandomStream& random, at::IntArrayRef shape, at::ScalarType dtype,

@@ -292,7 +292,9 @@ class CaseRun {
     output.differing = found.numel() - same.sum().item<int64_t>();
     output.exact = !judgement.error[i].defined();
     if (found.numel() == 0) return output;
-    if (is_floating(found)) measure(found, reference, output);
+    if (is_floating(found) && !one_.at_edges) {
+      measure(found, reference, one_.rounded_to.value_or(found.scalar_type()), output);
+    }
     if (output.exact) {
       const int64_t place = first_false(same);
       output.worst_element = place;
@@ -337,14 +339,15 @@ class CaseRun {
     return output;
   }
 
-  static void measure(const Tensor& found, const Tensor& reference, OutputResult& output) {
+  static void measure(const Tensor& found, const Tensor& reference, at::ScalarType precision,
+                      OutputResult& output) {
     const Tensor finite = found.isfinite().logical_and(reference.isfinite());
     const Tensor f = wide(found).masked_fill(finite.logical_not(), 0);
     const Tensor r = wide(reference).masked_fill(finite.logical_not(), 0);
     const Tensor difference = (f - r).abs();
     const Tensor row_largest = r.dim() == 0 ? r.abs() : r.abs().amax({-1}, /*keepdim=*/true);
     const Tensor unit =
-        ulp_of(at::maximum(r.abs(), (row_largest * kRowShare).expand_as(r)), found.scalar_type());
+        ulp_of(at::maximum(r.abs(), (row_largest * kRowShare).expand_as(r)), precision);
     const Tensor small = row_largest.lt(kMeasuredRow).expand_as(r);
     output.worst_ulp = (difference / unit).masked_fill(small, 0).max().item<double>();
     // Scaled by the largest, so that squares neither overflow nor vanish.
@@ -372,7 +375,7 @@ void add_to(OpResult& op, const CaseResult& one) {
   ++op.cases;
   op.throwing_cases += one.must_throw ? 1 : 0;
   op.equal_between_targets += one.equal_between_targets ? 1 : 0;
-  op.equal_to_reference += one.equal_to_reference ? 1 : 0;
+  op.equal_to_reference += one.equal_to_reference && !one.must_throw ? 1 : 0;
   op.failures += one.failures;
   op.digest = hash_value(one.digest, hash_value(static_cast<uint64_t>(one.number), op.digest));
   for (size_t i = 1; i < one.implementations.size(); ++i) {  // without the reference
@@ -380,8 +383,7 @@ void add_to(OpResult& op, const CaseResult& one) {
       op.elements += output.elements;
       op.unbounded += output.unbounded;
       op.worst_bound_share = std::max(op.worst_bound_share, output.bound_share);
-      // Where nothing is promised, an overflow would hide every other figure.
-      if (output.unbounded != 0) continue;
+
       op.worst_ulp = std::max(op.worst_ulp, output.worst_ulp);
       op.worst_nmse = std::max(op.worst_nmse, output.nmse);
     }

@@ -54,12 +54,12 @@ struct OutputResult {
   int64_t elements = 0;
   int64_t unbounded = 0;  // elements at which nothing is promised against the truth
   int64_t differing = 0;  // elements whose bits are not the reference's
-  // Largest |result - reference| in units of the dtype's last place at the larger of |reference|
-  // and 2^-8 of the largest |reference| of its row (last axis), so that cancelled elements do not
-  // drown all others. Rows below 2^-100 are left out: what is seen there is numbers flushed to 0,
-  // which the bound knows, and not precision.
+  // Largest |result - reference| in units of the last place (of the dtype, or of bf16 where results
+  // are rounded to it on the way) at the larger of |reference| and 2^-8 of the largest |reference|
+  // of its row (last axis), so that cancelled elements do not drown all others. 0 for rows below
+  // 2^-100 and for cases at the edges of fp32 (OpCase::at_edges).
   double worst_ulp = 0;
-  // Sum of squared differences over sum of squared references; 0 where all are below 2^-100.
+  // Sum of squared differences over sum of squared references; 0 as worst_ulp.
   double nmse = 0;
   // Largest |result - truth| (for bf16, less half a last place) over the error bound: at most 1 in
   // a sound result.
@@ -100,7 +100,7 @@ struct OpResult {
   int64_t elements = 0;        // judged results, over all implementations but the reference
   int64_t unbounded = 0;
   int64_t equal_between_targets = 0;  // cases
-  int64_t equal_to_reference = 0;     // cases
+  int64_t equal_to_reference = 0;     // cases, of those that need not throw
   double worst_ulp = 0;
   double worst_nmse = 0;
   double worst_bound_share = 0;

@@ -68,7 +68,7 @@ void write_ops(const ConformanceReport& report, const TextStyle& style, std::ost
   for (const OpResult& op : report.ops) {
     rows.push_back(
         {{op.op, std::to_string(op.cases), ratio_text(op.equal_between_targets, op.cases),
-          ratio_text(op.equal_to_reference, op.cases), decimal(op.worst_ulp),
+          ratio_text(op.equal_to_reference, op.cases - op.throwing_cases), decimal(op.worst_ulp),
           scientific(op.worst_nmse), decimal(op.worst_bound_share), digest_text(op.digest),
           op.failures == 0 ? "ok" : count_text(op.failures, "failure")},
          op.failures == 0 ? style.good : style.bad});

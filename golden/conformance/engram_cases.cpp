@@ -79,6 +79,7 @@ void add_engram_fetch(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "engram_fetch";
     one.outputs = {"values"};
+    one.at_edges = at_edges(values);
     one.name = "table " + shape_text({table, blocks * 32}) + " rows " +
                shape_text({tokens, columns}) + " -> " + dtype_name(out) + " " +
                std::string(values_name(values));
@@ -179,6 +180,7 @@ void add_engram_gate(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "engram_gate";
     one.outputs = {"streams", "gate"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " weights " + dtype_name(w_type) + " " +
                shape_text({rows, count, hidden}) + " eps " + (eps < 1e-10 ? "1e-20 " : "1e-6 ") +
                std::string(values_name(values));

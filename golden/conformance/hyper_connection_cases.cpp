@@ -107,6 +107,7 @@ void add_hc_mix(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "hc_mix";
     one.outputs = {"pre", "post", "comb"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " " + shape_text({rows, count, hidden}) + " iterations " +
                std::to_string(mix.iterations) + " logits within " +
                std::to_string(static_cast<int>(spread)) + " " + std::string(values_name(values));
@@ -176,6 +177,7 @@ void add_collapse_and_expand(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "hc_collapse";
     one.outputs = {"y"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " " + shape_text({rows, count, hidden}) + " " +
                std::string(values_name(values));
     one.inputs = [=](RandomStream& random) -> Tensors {
@@ -197,6 +199,7 @@ void add_collapse_and_expand(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "hc_expand";
     one.outputs = {"streams"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " " + shape_text({rows, count, hidden}) + " " +
                std::string(values_name(values));
     one.inputs = [=](RandomStream& random) -> Tensors {

@@ -82,6 +82,7 @@ void add_linear(std::vector<OpCase>& cases) {
   const auto add = [&](at::ScalarType x_type, at::ScalarType w_type, at::ScalarType out, Shape s,
                        Values values, bool strided) {
     OpCase one = product_case("linear");
+    one.at_edges = at_edges(values);
     one.name = product_name(x_type, dtype_name(w_type), out,
                             shape_text({s.t, s.k}) + " x " + shape_text({s.n, s.k}), values) +
                (strided ? " strided" : "");
@@ -134,6 +135,7 @@ void add_linear(std::vector<OpCase>& cases) {
 void add_fp8_linear(std::vector<OpCase>& cases) {
   const auto add = [&](at::ScalarType x_type, at::ScalarType out, Shape s, Values values) {
     OpCase one = product_case("fp8_linear");
+    one.at_edges = at_edges(values);
     one.name = product_name(x_type, "e4m3fn", out,
                             shape_text({s.t, s.k}) + " x " + shape_text({s.n, s.k}), values);
     one.inputs = [=](RandomStream& random) -> Tensors {
@@ -176,6 +178,7 @@ void add_fp4_linear(std::vector<OpCase>& cases) {
   const auto add = [&](at::ScalarType x_type, at::ScalarType out, Shape s, Values values) {
     s.k += s.k % 2;  // two codes a byte
     OpCase one = product_case("fp4_linear");
+    one.at_edges = at_edges(values);
     one.name = product_name(x_type, "e2m1", out,
                             shape_text({s.t, s.k}) + " x " + shape_text({s.n, s.k}), values);
     one.inputs = [=](RandomStream& random) -> Tensors {
@@ -303,6 +306,7 @@ void add_head_group_linear(std::vector<OpCase>& cases) {
   const auto add = [&](at::ScalarType x_type, bool scaled, at::ScalarType out, int64_t t,
                        int64_t groups, int64_t n, int64_t k, Values values) {
     OpCase one = product_case("head_group_linear");
+    one.at_edges = at_edges(values);
     one.name =
         product_name(x_type, scaled ? "e4m3fn" : "bf16", out,
                      shape_text({t, groups, k}) + " x " + shape_text({groups * n, k}), values);

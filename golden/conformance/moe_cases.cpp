@@ -69,9 +69,9 @@ Tensor gate_weight_error(const Scores& scores, const Tensor& ids, double scaling
   return error.masked_fill((error_total / total).gt(0.5), kInfinity);
 }
 
-enum class Gate { kOrdinary, kIntegers, kZeros, kTiny, kLarge, kNegative };
-constexpr const char* kGateNames[] = {"ordinary", "integers",     "zeros",
-                                      "tiny",     "logits to 60", "logits to -120"};
+enum class Gate { kOrdinary, kIntegers, kZeros, kTiny, kLarge, kNegative, kUnderflow };
+constexpr const char* kGateNames[] = {"ordinary",     "integers",      "zeros",         "tiny",
+                                      "logits to 60", "logits to -60", "logits to -120"};
 
 Tensors gate_inputs(RandomStream& random, at::ScalarType dtype, int64_t rows, int64_t hidden,
                     int64_t experts, bool bias_by_row, Gate kind) {
@@ -85,9 +85,10 @@ Tensors gate_inputs(RandomStream& random, at::ScalarType dtype, int64_t rows, in
                                 kind == Gate::kZeros ? Values::kOrdinary : values);
   if (kind == Gate::kOrdinary) weight = (weight * norm).to(dtype);
   if (kind == Gate::kLarge) weight = (weight * (60 * norm)).to(dtype);
-  if (kind == Gate::kNegative) {
+  if (kind == Gate::kNegative || kind == Gate::kUnderflow) {  // exp underflows at -87
+    const double most = kind == Gate::kNegative ? -240 : -480;
     x = x.abs();
-    weight = (weight.abs() * (-480.0 / static_cast<double>(hidden))).to(dtype);
+    weight = (weight.abs() * (most / static_cast<double>(hidden))).to(dtype);
   }
   // Spaced biases decide where the scores hardly differ; shuffled, so that no order is its own.
   std::vector<float> bias;
@@ -115,6 +116,7 @@ void add_moe_gate(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "moe_gate";
     one.outputs = {"experts", "weights"};
+    one.at_edges = kind == Gate::kTiny || kind == Gate::kUnderflow;
     one.name = dtype_name(dtype) + " " + shape_text({rows, hidden}) + " experts " +
                std::to_string(experts) + " k " + std::to_string(k) +
                (bias_by_row ? " bias by row " : " ") + kGateNames[static_cast<size_t>(kind)];
@@ -151,7 +153,7 @@ void add_moe_gate(std::vector<OpCase>& cases) {
   for (const at::ScalarType dtype : kTypes) {
     for (const bool by_row : {false, true}) {
       for (const Gate kind : {Gate::kOrdinary, Gate::kIntegers, Gate::kZeros, Gate::kTiny,
-                              Gate::kLarge, Gate::kNegative}) {
+                              Gate::kLarge, Gate::kNegative, Gate::kUnderflow}) {
         for (int64_t i = 0; i < 2; ++i) {
           const Size& s = kSizes[turn % std::size(kSizes)];
           add(dtype, s.rows, s.hidden, s.experts, s.k, by_row, turn % 2 == 0 ? 1.0 : 1.5,
@@ -192,6 +194,7 @@ void add_moe_combine(std::vector<OpCase>& cases) {
     one.op = "moe_combine";
     one.outputs = {"y"};
     one.canonical_nan = true;
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " " + shape_text({tokens, hidden}) + " experts " +
                std::to_string(experts) + " up to " + std::to_string(per_token) +
                (shared ? " and shared " : " ") + std::string(values_name(values));
@@ -278,6 +281,7 @@ void add_swiglu(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "swiglu";
     one.outputs = {"y"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " " + shape_text({rows, width}) +
                (weighted ? " row weights" : "") + " limit " +
                std::to_string(static_cast<int>(limit)) + " " + std::string(values_name(values)) +

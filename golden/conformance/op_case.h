@@ -48,6 +48,12 @@ struct OpCase {
 
   // CANONICAL.md C2.7: NaN results are written as one pattern, so their bits count.
   bool canonical_nan = false;
+  // Values lie at the edges of fp32's range, where flushed and overflowing numbers are all that a
+  // figure of precision would show; the bound knows them.
+  bool at_edges = false;
+  // What results are rounded to on the way, if that is coarser than their own dtype: the unit of
+  // their ulp.
+  std::optional<at::ScalarType> rounded_to = {};
 
   // What must be thrown instead of a result.
   struct Throws {

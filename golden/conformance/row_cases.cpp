@@ -35,6 +35,7 @@ void add_rms_norm(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "rms_norm";
     one.outputs = {"y"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " weight " + dtype_name(weight_dtype) + " " + shape_text(shape) +
                " eps " + (eps < 1e-10 ? "1e-20" : "1e-6") + " " + std::string(values_name(values));
     one.inputs = [=](RandomStream& random) -> Tensors {
@@ -86,6 +87,7 @@ void add_rope_table(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "rope_table";
     one.outputs = {"cos", "sin"};
+    one.at_edges = special;
     one.name = "positions below " + std::to_string(positions) + " " + shape_text({rows, pairs}) +
                (special ? " with tiny and zero frequencies" : "");
     one.inputs = [=](RandomStream& random) -> Tensors {
@@ -164,6 +166,7 @@ void add_rope(std::vector<OpCase>& cases) {
     OpCase one;
     one.op = "rope";
     one.outputs = {"y"};
+    one.at_edges = at_edges(values);
     one.name = dtype_name(dtype) + " " + shape_text(shape) + " pairs " + std::to_string(pairs) +
                (inverse ? " inverse " : " ") + std::string(values_name(values));
     one.inputs = [=](RandomStream& random) -> Tensors {
