@@ -229,24 +229,25 @@ void add_index_score(std::vector<OpCase>& cases) {
   cases.push_back(wrong);
 }
 
-// Bound of sparse_attention.
-//
-// A score s = scale (q . k) has the dot product's error times scale and two roundings (product,
-// scale as fp32). The maximum that a weight is taken against cancels in out = sum p v / d, exactly
-// where it is exact; so a weight's relative error is its own score's error, u (M - s) for rounded
-// arguments (on the way of merges, C7.5, the maxima only rise, so that the differences add up to M
-// - s), exp's own once for the entry and once a merge, and gamma of the sums it passes through: the
-// chain of its leaf, and two a merge. d has the mean of the weights' errors, and of the sink's: u
-// |sink - M| and exp's own. One rounding for the quotient. Weights below 2^-126 (d is about 1 or
-// more) become 0: 2^-126 |v| each, and a flush for each sum. narrow rounds each weight of the
-// values, not of d, to bf16: relative 2^-8 u16 more. lse = M + log l: the mean error of the
-// weights, log's own, two roundings. The most entries, of `count` with neighbouring numbers, that
-// one leaf holds: tiles of 8 go round 64 leaves (C7.3); unaligned, they are one more.
+// The most entries, of `count` with neighbouring numbers, that one leaf holds: tiles of 8 go round
+// 64 leaves (C7.3); where they are not aligned there is one tile more.
 int64_t leaf_entries(int64_t count) {
   const int64_t tiles = (count + 7) / 8 + 1;
   return (tiles + 63) / 64 * 8;
 }
 
+// Bound of sparse_attention.
+//
+// A score s = scale (q . k) has the dot product's error times scale and two roundings (product,
+// scale as fp32). The maximum that a weight is taken against cancels in out = sum p v / d, exactly
+// where it is exact. So a weight's relative error is its own score's error; u (M - s) for rounded
+// arguments (on the way of merges, C7.5, the maxima only rise: the differences add up to M - s);
+// exp's own once for the entry and once a merge; and gamma of the sums it passes through, the chain
+// of its leaf and two a merge. d has the mean of the weights' errors and of the sink's, which is
+// u |sink - M| and exp's own. One rounding for the quotient. Weights below 2^-126 (d is about 1 or
+// more) become 0: 2^-126 |v| each, and a flush for each sum. narrow rounds each weight of the
+// values, not of d, to bf16: a relative error of 2^-8. lse = M + log l: the mean error of the
+// weights, log's own, two roundings.
 struct AttentionBound {
   Tensor out, lse;
 };
