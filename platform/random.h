@@ -44,8 +44,11 @@ class RandomStream {
     return static_cast<int64_t>((static_cast<uint64_t>(word()) * static_cast<uint64_t>(count)) >>
                                 32);
   }
-  // Uniform in (-1, 1), never 0: 24 bits.
-  float uniform() { return (static_cast<float>(word() >> 8) + 0.5f) * 0x1p-23f - 1.0f; }
+  // Uniform in (-1, 1), never 0: odd multiples of 2^-23, which fp32 holds exactly.
+  float uniform() { return uniform_of(word()); }
+  static constexpr float uniform_of(uint32_t word) {
+    return (static_cast<float>(word >> 9) + 0.5f) * 0x1p-22f - 1.0f;
+  }
   // True once in `count` draws.
   bool one_in(int64_t count) { return below(count) == 0; }
 

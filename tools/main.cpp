@@ -43,7 +43,7 @@ only, and never when NO_COLOR is set. `deepinfer-sim SUBCOMMAND --help` shows op
 
 Exit codes:
   0   all that was asked for was done, all comparisons matched
-  1   a comparison with golden data failed
+  1   a comparison failed: with golden data, or of an op with its reference
   2   wrong usage, environment, configuration or input file
   3   collective desync or hang
   4   a device memory limit was exceeded

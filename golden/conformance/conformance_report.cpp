@@ -189,9 +189,19 @@ void write_text(const ConformanceReport& report, bool detail, const TextStyle& s
   for (const std::string& name : report.implementations) {
     targets += (targets.empty() ? "" : ", ") + name;
   }
+  int64_t elements = 0, unbounded = 0;
+  for (const OpResult& op : report.ops) {
+    elements += op.elements;
+    unbounded += op.unbounded;
+  }
   out << style.quiet("seed " + std::to_string(report.seed) + ", " + targets +
                      ", held against reference and each other")
       << '\n';
+  if (unbounded != 0) {
+    out << style.quiet("of " + count_text(elements, "result") + ", " + std::to_string(unbounded) +
+                       " may overflow fp32 inside: only held against each other")
+        << '\n';
+  }
   const std::string line = summary_line(report);
   out << (report.failures.empty() ? style.good(line) : style.bad(line)) << '\n';
 }

@@ -43,8 +43,7 @@ OpCase product_case(const char* op) {
   return one;
 }
 
-// The values of a weight by the op itself: the reference's identity product. rows [K, K] of an
-// identity would cost K^2; formats' own decoder gives the same table.
+// fp32 values of all codes, by the exact decoder of platform/formats.h.
 Tensor decode_table(NumericFormat format, int64_t count) {
   std::vector<float> values;
   for (int64_t code = 0; code < count; ++code) {

@@ -92,10 +92,6 @@ Tensor provoking(RandomStream& random, int64_t rows, int64_t columns, int64_t bl
   return x;
 }
 
-struct Rows {
-  std::vector<int64_t> shape;  // the last in blocks
-};
-
 void add_quantiser(std::vector<OpCase>& cases, const Quantiser& quantiser) {
   const auto add = [&](at::ScalarType dtype, std::vector<int64_t> shape, Values values,
                        Blocks blocks, double fp8_max) {

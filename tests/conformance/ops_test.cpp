@@ -5,11 +5,13 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "golden/conformance/bounds.h"
 #include "golden/conformance/conformance.h"
@@ -338,6 +340,31 @@ TEST_CASE("wrong shapes, dtypes and numbers of outputs are noticed") {
   CHECK(kind_of([](Tensors& outputs) { outputs[0] = outputs[0].unsqueeze(0); }) ==
         "wrong shape or dtype");
   CHECK(kind_of([](Tensors& outputs) { outputs.clear(); }) == "wrong number of outputs");
+}
+
+TEST_CASE("the report of a failure: what, where, both values, how to repeat it; in JSON too") {
+  const OpCase& one = *judged_cases("topk_select").front();
+  const Spoil spoil = [](Tensors& outputs) { move_bits(outputs[0], 3, 1); };
+  const ConformanceReport report =
+      run({on_target(Target::kScalar), on_target(Target::kScalar, spoil)}, one_case(one));
+  std::ostringstream text;
+  write_text(report, /*detail=*/true, plain_style(), text);
+  for (const char* part :
+       {"\nFAILED topk_select case 0 (", "not exact, canonical/scalar, indices [0, 3]",
+        "targets differ, canonical/scalar, indices [0, 3]", "\n  expected 0x0", ", found 0x0",
+        "\n  repeat with: deepinfer-sim ops --op topk_select --case 0 --seed 1\n", "2 failures"}) {
+    CAPTURE(part);
+    CHECK(text.str().find(part) != std::string::npos);
+  }
+  const auto json = nlohmann::json::parse(report_json(report, /*detail=*/false));
+  CHECK(json.at("exit_code") == 1);
+  CHECK(json.at("cases").is_null());
+  REQUIRE(json.at("failures").size() == 2);
+  const auto& failure = json.at("failures").at(0);
+  CHECK(failure.at("kind") == "not exact");
+  CHECK(failure.at("element") == nlohmann::json({0, 3}));
+  CHECK(failure.at("replay") == "deepinfer-sim ops --op topk_select --case 0 --seed 1");
+  CHECK(json.at("ops").at(0).at("failures") == 2);
 }
 
 TEST_CASE("digests: by seed, by case, and the same alone as in the whole run") {

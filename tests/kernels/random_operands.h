@@ -6,38 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include <Random123/philox.h>
-
+#include "platform/random.h"
 #include "sim/kernels/gemm.h"
 
 namespace deepinfer {
-
-// Random words keyed by (seed, op, case): the same for a case alone as in a whole run.
-class RandomStream {
- public:
-  RandomStream(uint64_t seed, uint32_t op, uint32_t number)
-      : key_{{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}},
-        counter_{{0, 0, number, op}} {}
-
-  uint32_t word() {
-    if (at_ == 4) {
-      block_ = r123::Philox4x32()(counter_, key_);
-      if (++counter_[0] == 0) ++counter_[1];
-      at_ = 0;
-    }
-    return block_[at_++];
-  }
-  // In [0, count).
-  int64_t below(int64_t count) {
-    return static_cast<int64_t>(word() % static_cast<uint64_t>(count));
-  }
-
- private:
-  r123::Philox4x32::key_type key_;
-  r123::Philox4x32::ctr_type counter_;
-  r123::Philox4x32::ctr_type block_ = {};
-  size_t at_ = 4;
-};
 
 // What the values of an operand are like.
 enum class Values {

@@ -68,6 +68,10 @@ TEST_CASE("ranges") {
   CHECK(smallest < -0.99f);
   CHECK(largest > 0.99f);
   CHECK(random.below(int64_t{1} << 32) >= 0);
+  CHECK(RandomStream::uniform_of(0) == -1 + 0x1p-23f);
+  CHECK(RandomStream::uniform_of(0x7FFFFFFF) == -0x1p-23f);
+  CHECK(RandomStream::uniform_of(0x80000000) == 0x1p-23f);
+  CHECK(RandomStream::uniform_of(0xFFFFFFFF) == 1 - 0x1p-23f);
 }
 
 }  // namespace

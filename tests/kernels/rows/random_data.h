@@ -2,13 +2,12 @@
 // a case.
 #pragma once
 
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include <Random123/philox.h>
+#include "platform/random.h"
 
 namespace deepinfer {
 
@@ -21,29 +20,13 @@ inline float from_bf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// A stream of random numbers with the key (seed, op) and the counter (case, index).
-class RandomData {
+// The project's stream of (seed, op, case), with the values that row kernels are given.
+class RandomData : public RandomStream {
  public:
   RandomData(uint64_t seed, uint32_t op, uint32_t case_number)
-      : key_{{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) ^ op}},
-        case_(case_number) {}
+      : RandomStream(seed, uint64_t{op}, case_number) {}
 
-  uint32_t bits() {
-    if (used_ == 4) {
-      block_ = philox_(
-          {{static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32), case_, 0}}, key_);
-      ++index_;
-      used_ = 0;
-    }
-    return block_[used_++];
-  }
-  // Uniform in 0 .. bound - 1.
-  int64_t below(int64_t bound) {
-    return static_cast<int64_t>((static_cast<uint64_t>(bits()) * static_cast<uint64_t>(bound)) >>
-                                32);
-  }
-  // Uniform in (-1, 1), 24 bits.
-  float uniform() { return (static_cast<float>(bits() >> 8) + 0.5f) * 0x1p-23f - 1.0f; }
+  uint32_t bits() { return word(); }
   // Near zero mostly, of every sign, with exponents spread over 2^-spread to 2^spread.
   float spread(int exponents) {
     return uniform() * std::bit_cast<float>(
@@ -59,14 +42,6 @@ class RandomData {
     for (float& value : values) value = spread(exponents);
     return values;
   }
-
- private:
-  r123::Philox4x32 philox_;
-  r123::Philox4x32::key_type key_;
-  r123::Philox4x32::ctr_type block_ = {};
-  uint64_t index_ = 0;
-  uint32_t case_;
-  int used_ = 4;
 };
 
 inline std::vector<uint16_t> to_bf16(std::span<const float> values) {
