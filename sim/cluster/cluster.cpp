@@ -1,0 +1,594 @@
+#include "sim/cluster/cluster.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "platform/errors.h"
+#include "sim/cluster/collectives.h"
+
+namespace deepinfer {
+namespace {
+
+// Thrown through a rank's program when the run ends early. Not a std::exception: programs that
+// catch those do not stop it.
+struct Unwound {};
+
+constexpr int64_t kWholeRun = -1;  // in place of a rank: a failure of no single one
+
+// Members of one group that come together, call by call.
+struct Meeting {
+  std::vector<int64_t> members;   // ranks, in group order
+  std::vector<Call*> calls;       // [members] of those who have come
+  std::vector<int64_t> sequence;  // [members] of the next call; each its own rank's
+
+  // Arrival by workers: ranks of one worker count without atomics, and the last of a worker counts
+  // for all of them.
+  struct alignas(64) Arrivals {
+    int64_t arrived = 0;
+    int64_t expected = 0;
+  };
+  std::vector<Arrivals> arrivals;
+  std::vector<size_t> arrivals_of;  // [members]
+  alignas(64) std::atomic<size_t> workers_arrived = 0;
+
+  int64_t completed = 0;  // written by the last to come
+  int64_t bytes = 0;
+};
+
+class MeetingGroup final : public Group {
+ public:
+  MeetingGroup(const ReplicaGroups& groups, size_t own, int64_t position, Meeting& meeting)
+      : groups_(groups), own_(own), position_(position), meeting_(meeting) {}
+  const ReplicaGroups& groups() const override { return groups_; }
+  const std::vector<int64_t>& members() const override { return groups_[own_]; }
+  int64_t position() const { return position_; }
+  Meeting& meeting() const { return meeting_; }
+
+ private:
+  const ReplicaGroups& groups_;  // the cluster's
+  size_t own_;
+  int64_t position_;
+  Meeting& meeting_;
+};
+
+// What is known of a rank from outside.
+struct alignas(64) RankState {
+  std::atomic<bool> parked = false;  // set by the rank, cleared by the one who unparks it
+  const Call* waiting = nullptr;     // of a parked rank
+  const Meeting* meeting = nullptr;  // where
+  bool ended = false;
+  bool has_finished = false;
+  CallRecord finished;  // the last collective that it finished
+};
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  std::ostringstream text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text << (i > 0 ? ", " : "") << ranks[i];
+    if (end - i > 1) text << '-' << ranks[end - 1];
+    i = end;
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text.str();
+}
+
+class Cluster {
+ public:
+  Cluster(const ClusterOptions& options)
+      : executor_(Executor::make(options.executor, options.ranks)),
+        states_(static_cast<size_t>(options.ranks)),
+        woken_(static_cast<size_t>(executor_->workers())) {}
+
+  int64_t size() const { return static_cast<int64_t>(states_.size()); }
+
+  ClusterStatistics run(const std::function<void(RankContext&)>& program, TaskLocals* locals);
+
+  GroupPtr make_group(int64_t rank, ReplicaGroups groups, const CallSite& site);
+
+  // Waits until every member has made its call and it is done.
+  void meet(int64_t rank, const MeetingGroup& group, Call& call) {
+    throw_if_aborted();
+    Meeting& meeting = group.meeting();
+    const auto position = static_cast<size_t>(group.position());
+    call.groups = &group.groups();
+    call.sequence = meeting.sequence[position]++;
+    RankState& state = states_[static_cast<size_t>(rank)];
+    meeting.calls[position] = &call;
+    if (is_last(meeting, position)) {
+      complete(rank, meeting);
+    } else {
+      wait(rank, state, meeting, call);
+    }
+    state.finished = record_of(call);
+    state.has_finished = true;
+  }
+
+ private:
+  struct Failure {
+    int64_t rank = kWholeRun;
+    std::exception_ptr error;
+  };
+
+  void throw_if_aborted() const {
+    if (aborted_.load(std::memory_order_relaxed)) throw Unwound();
+  }
+
+  static bool is_last(Meeting& meeting, size_t position) {
+    Meeting::Arrivals& arrivals = meeting.arrivals[meeting.arrivals_of[position]];
+    if (++arrivals.arrived < arrivals.expected) return false;
+    arrivals.arrived = 0;
+    if (meeting.workers_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 <
+        meeting.arrivals.size()) {
+      return false;
+    }
+    meeting.workers_arrived.store(0, std::memory_order_relaxed);
+    return true;
+  }
+
+  void wait(int64_t rank, RankState& state, const Meeting& meeting, const Call& call) {
+    state.waiting = &call;
+    state.meeting = &meeting;
+    while (!call.done.load()) {
+      // Whoever completes the call, or ends the run, says so first and then looks who is parked;
+      // here it is the other way round. So one of the two sees the other.
+      state.parked.store(true);
+      const bool over = call.done.load() || aborted_.load();
+      if (!over || !state.parked.exchange(false)) executor_->park(rank);
+      if (call.done.load() || !aborted_.load()) continue;
+      // A member that is at work on this call has to be done before the call's frame goes.
+      while (completing_.load() != 0) std::this_thread::yield();
+      if (!call.done.load()) throw Unwound();
+    }
+    state.waiting = nullptr;
+  }
+
+  // All have come: by the last of them.
+  void complete(int64_t rank, Meeting& meeting) {
+    completing_.fetch_add(1);
+    std::exception_ptr error;
+    const bool over = aborted_.load();
+    if (!over) error = disagreement(meeting);
+    if (over || error) {
+      completing_.fetch_sub(1);
+      if (error) abort(kWholeRun, error);
+      throw Unwound();
+    }
+    perform(meeting.calls);
+    ++meeting.completed;
+    for (const Call* call : meeting.calls) meeting.bytes += call->in.bytes();
+    std::vector<int64_t>& woken = woken_[static_cast<size_t>(executor_->worker_of(rank))];
+    woken.clear();
+    for (size_t i = 0; i < meeting.calls.size(); ++i) {
+      const int64_t member = meeting.members[i];
+      if (member == rank) continue;
+      meeting.calls[i]->done.store(true);
+      // From here on the member may go on: its call is no longer there.
+      if (states_[static_cast<size_t>(member)].parked.exchange(false)) woken.push_back(member);
+    }
+    completing_.fetch_sub(1);
+    executor_->unpark(woken);
+  }
+
+  std::exception_ptr disagreement(const Meeting& meeting) const;
+  void abort(int64_t rank, std::exception_ptr error);
+  void wake_parked();
+  void stuck();
+  CollectiveError stuck_error() const;
+  [[noreturn]] static void rethrow(const Failure& failure);
+
+  const std::unique_ptr<Executor> executor_;
+  std::vector<RankState> states_;
+  std::vector<std::vector<int64_t>> woken_;                            // [workers] scratch
+  std::mutex mutex_;                                                   // of the members below
+  std::map<std::vector<int64_t>, std::unique_ptr<Meeting>> meetings_;  // by members in order
+  std::set<ReplicaGroups> lists_;                                      // every list that was named
+  Failure failure_;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<int64_t> completing_ = 0;  // members that are at work on a call of all
+};
+
+// A rank's end.
+class RankCommunicator final : public Communicator {
+ public:
+  RankCommunicator(Cluster& cluster, int64_t rank) : cluster_(cluster), rank_(rank) {
+    std::vector<int64_t> all(static_cast<size_t>(cluster.size()));
+    std::iota(all.begin(), all.end(), 0);
+    world_ = cluster_.make_group(rank_, {std::move(all)}, CallSite::here());
+  }
+
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return cluster_.size(); }
+  GroupPtr world() const override { return world_; }
+  GroupPtr group(ReplicaGroups groups, CallSite site) override {
+    return cluster_.make_group(rank_, std::move(groups), site);
+  }
+
+  void all_reduce_sum(const ConstBuffer& in, const Buffer& out, const Group& group,
+                      CallSite site) override {
+    require_same_shape(in, out, CollectiveOp::kAllReduceSum, site);
+    require_reducible(in.type, CollectiveOp::kAllReduceSum, site);
+    meet(group, CollectiveOp::kAllReduceSum, in, out, site);
+  }
+  void all_reduce_max(const ConstBuffer& in, const Buffer& out, const Group& group,
+                      CallSite site) override {
+    require_same_shape(in, out, CollectiveOp::kAllReduceMax, site);
+    require_reducible(in.type, CollectiveOp::kAllReduceMax, site);
+    meet(group, CollectiveOp::kAllReduceMax, in, out, site);
+  }
+  void all_reduce_tree(const ShardMap& map, std::span<const float* const> partials,
+                       const Buffer& out, const Group& group, CallSite site) override {
+    const int64_t position = own(group).position();
+    DEEPINFER_ASSERT(
+        map.ranks() == group.size() && partials.size() == map.subtrees_of_rank(position).size(),
+        "axis " << map.axis() << " of " << map.ranks() << " ranks, group of " << group.size()
+                << ", " << partials.size() << " partials");
+    require_reducible(out.type, CollectiveOp::kAllReduceTree, site);
+    Call call;
+    call.op = CollectiveOp::kAllReduceTree;
+    call.out = out;
+    call.map = &map;
+    call.partials = partials;
+    call.site = site;
+    cluster_.meet(rank_, own(group), call);
+  }
+  void all_gather(const ConstBuffer& in, const Buffer& out, const Group& group,
+                  CallSite site) override {
+    require_elements(in, out, in.shape.elements() * group.size(), out.shape.elements(),
+                     CollectiveOp::kAllGather, site);
+    meet(group, CollectiveOp::kAllGather, in, out, site);
+  }
+  void reduce_scatter_sum(const ConstBuffer& in, const Buffer& out, const Group& group,
+                          CallSite site) override {
+    require_elements(in, out, out.shape.elements() * group.size(), in.shape.elements(),
+                     CollectiveOp::kReduceScatterSum, site);
+    require_reducible(in.type, CollectiveOp::kReduceScatterSum, site);
+    meet(group, CollectiveOp::kReduceScatterSum, in, out, site);
+  }
+  void all_to_all_v(const ConstBuffer& in, std::span<const int64_t> send_counts, const Buffer& out,
+                    std::span<const int64_t> receive_counts, const Group& group,
+                    CallSite site) override {
+    const auto sum = [](std::span<const int64_t> counts) {
+      return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    };
+    const auto members = static_cast<size_t>(group.size());
+    if (send_counts.size() != members || receive_counts.size() != members) {
+      fail_call(
+          "a count for each member is needed", CollectiveOp::kAllToAllV, site,
+          std::to_string(members) + " counts each",
+          std::to_string(send_counts.size()) + " and " + std::to_string(receive_counts.size()));
+    }
+    require_elements(in, out, sum(send_counts), in.shape.elements(), CollectiveOp::kAllToAllV,
+                     site);
+    require_elements(in, out, sum(receive_counts), out.shape.elements(), CollectiveOp::kAllToAllV,
+                     site);
+    Call call;
+    call.op = CollectiveOp::kAllToAllV;
+    call.in = in;
+    call.out = out;
+    call.send_counts = send_counts;
+    call.receive_counts = receive_counts;
+    call.site = site;
+    cluster_.meet(rank_, own(group), call);
+  }
+  void broadcast(const Buffer& data, int64_t root, const Group& group, CallSite site) override {
+    if (root < 0 || root >= group.size()) {
+      fail_call("a root that is not in the group", CollectiveOp::kBroadcast, site,
+                "0 to " + std::to_string(group.size() - 1), std::to_string(root));
+    }
+    Call call;
+    call.op = CollectiveOp::kBroadcast;
+    call.out = data;
+    call.root = root;
+    call.site = site;
+    cluster_.meet(rank_, own(group), call);
+  }
+  void barrier(const Group& group, CallSite site) override {
+    Call call;
+    call.site = site;
+    cluster_.meet(rank_, own(group), call);
+  }
+  void send(const ConstBuffer& data, int64_t to_rank, CallSite site) override {
+    const GroupPtr pair = pair_with(rank_, to_rank, CollectiveOp::kSend, site);
+    meet(*pair, CollectiveOp::kSend, data, {}, site);
+  }
+  void receive(const Buffer& data, int64_t from_rank, CallSite site) override {
+    const GroupPtr pair = pair_with(from_rank, rank_, CollectiveOp::kReceive, site);
+    meet(*pair, CollectiveOp::kReceive, {}, data, site);
+  }
+
+ private:
+  // Groups of another rank, or of another cluster's, are bugs.
+  const MeetingGroup& own(const Group& group) const {
+    const auto* known = dynamic_cast<const MeetingGroup*>(&group);
+    DEEPINFER_ASSERT(
+        known != nullptr && group.members()[static_cast<size_t>(known->position())] == rank_,
+        "a group that rank " << rank_ << " did not make");
+    return *known;
+  }
+
+  GroupPtr pair_with(int64_t from, int64_t to, CollectiveOp op, const CallSite& site) {
+    const int64_t peer = from == rank_ ? to : from;
+    if (from == to || peer < 0 || peer >= size()) {
+      fail_call("a peer that is not another rank", op, site,
+                "a rank of 0 to " + std::to_string(size() - 1) + " but " + std::to_string(rank_),
+                std::to_string(peer));
+    }
+    return cluster_.make_group(rank_, {{from, to}}, site);
+  }
+
+  void meet(const Group& group, CollectiveOp op, const ConstBuffer& in, const Buffer& out,
+            const CallSite& site) {
+    Call call;
+    call.op = op;
+    call.in = in;
+    call.out = out;
+    call.site = site;
+    cluster_.meet(rank_, own(group), call);
+  }
+
+  [[noreturn]] void fail_call(const std::string& what, CollectiveOp op, const CallSite& site,
+                              const std::string& expected, const std::string& found) const {
+    throw CollectiveError({.what = what,
+                           .where = std::string(collective_name(op)) + " at " + site.text(),
+                           .expected = expected,
+                           .found = found});
+  }
+  void require_same_shape(const ConstBuffer& in, const Buffer& out, CollectiveOp op,
+                          const CallSite& site) const {
+    if (in.type == out.type && in.shape == out.shape) return;
+    const auto text = [](WireType type, const Shape& shape) {
+      return std::string(wire_type_name(type)) + " " + shape.text();
+    };
+    fail_call("input and output differ", op, site, text(in.type, in.shape),
+              text(out.type, out.shape));
+  }
+  void require_elements(const ConstBuffer& in, const Buffer& out, int64_t expected, int64_t found,
+                        CollectiveOp op, const CallSite& site) const {
+    if (in.type != out.type) {
+      fail_call("input and output differ", op, site, std::string(wire_type_name(in.type)),
+                std::string(wire_type_name(out.type)));
+    }
+    if (expected != found) {
+      fail_call("a buffer of another size", op, site, std::to_string(expected) + " elements",
+                std::to_string(found));
+    }
+  }
+  // trn2.md 3.1: reduction arithmetic is fp32; the compiler refuses integers (EVRF061, EVRF063).
+  void require_reducible(WireType type, CollectiveOp op, const CallSite& site) const {
+    if (type == WireType::kFloat32 || type == WireType::kBFloat16) return;
+    throw UnsupportedError(
+        {.what = "the device reduces in fp32 and takes no integers (EVRF061, EVRF063)",
+         .where = std::string(collective_name(op)) + " at " + site.text(),
+         .expected = "fp32 or bf16",
+         .found = std::string(wire_type_name(type)),
+         .remedy = "send the values as fp32, which is exact up to 2^24"});
+  }
+
+  Cluster& cluster_;
+  const int64_t rank_;
+  GroupPtr world_;
+};
+
+GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite& site) {
+  const auto fail = [&](const std::string& what, const std::string& expected) {
+    throw CollectiveError({.what = what,
+                           .where = "rank " + std::to_string(rank) + ", group at " + site.text(),
+                           .expected = expected,
+                           .found = replica_groups_text(groups)});
+  };
+  std::set<int64_t> seen;
+  size_t own = groups.size();
+  int64_t position = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t i = 0; i < groups[g].size(); ++i) {
+      const int64_t member = groups[g][i];
+      if (member < 0 || member >= size()) {
+        fail("replica groups name rank " + std::to_string(member) + ", which does not exist",
+             "ranks 0 to " + std::to_string(size() - 1));
+      }
+      if (!seen.insert(member).second) {
+        fail(
+            "replica groups overlap: rank " + std::to_string(member) + " is in more than one place",
+            "every rank once");
+      }
+      if (member == rank) own = g, position = static_cast<int64_t>(i);
+    }
+  }
+  if (own == groups.size()) {
+    fail("replica groups (" + replica_groups_text(groups) + ") does not have myself " +
+             std::to_string(rank),
+         "a group with the caller");
+  }
+  const std::scoped_lock lock(mutex_);
+  const ReplicaGroups& list = *lists_.insert(std::move(groups)).first;
+  std::unique_ptr<Meeting>& meeting = meetings_[list[own]];
+  if (!meeting) {
+    meeting = std::make_unique<Meeting>();
+    meeting->members = list[own];
+    meeting->calls.resize(list[own].size());
+    meeting->sequence.resize(list[own].size());
+    std::map<int64_t, size_t> of_worker;
+    for (const int64_t member : list[own]) {
+      const int64_t worker = executor_->worker_of(member);
+      meeting->arrivals_of.push_back(of_worker.try_emplace(worker, of_worker.size()).first->second);
+    }
+    meeting->arrivals.resize(of_worker.size());
+    for (const size_t slot : meeting->arrivals_of) ++meeting->arrivals[slot].expected;
+  }
+  return std::make_shared<MeetingGroup>(list, own, position, *meeting);
+}
+
+std::exception_ptr Cluster::disagreement(const Meeting& meeting) const {
+  for (size_t i = 1; i < meeting.calls.size(); ++i) {
+    // all_to_all_v compares pairs; of the others any two agree if each agrees with the first.
+    const size_t others = meeting.calls[i]->op == CollectiveOp::kAllToAllV ? i : 1;
+    for (size_t j = 0; j < others; ++j) {
+      const Call &a = *meeting.calls[j], &b = *meeting.calls[i];
+      const std::string what = difference(a, static_cast<int64_t>(j), b, static_cast<int64_t>(i));
+      if (what.empty()) continue;
+      const bool lists = what == "list of replica groups";
+      return std::make_exception_ptr(CollectiveError(
+          {.what = lists ? "replica group signature mismatch ... likely caused by mismatched "
+                           "collectives between peers"
+                         : "ranks disagree in a collective: " + what,
+           .where = "group " + replica_groups_text({meeting.members}),
+           .expected =
+               "rank " + std::to_string(meeting.members[j]) + ": " + call_text(record_of(a)),
+           .found = "rank " + std::to_string(meeting.members[i]) + ": " + call_text(record_of(b)),
+           .remedy = "make every rank of the group run the same collectives in the same order"}));
+    }
+  }
+  return nullptr;
+}
+
+void Cluster::abort(int64_t rank, std::exception_ptr error) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!failure_.error) failure_ = {rank, std::move(error)};
+  }
+  aborted_.store(true);
+  wake_parked();
+}
+
+void Cluster::wake_parked() {
+  std::vector<int64_t> parked;
+  for (size_t rank = 0; rank < states_.size(); ++rank) {
+    if (states_[rank].parked.exchange(false)) parked.push_back(static_cast<int64_t>(rank));
+  }
+  executor_->unpark(parked);
+}
+
+void Cluster::stuck() {
+  const bool any_left =
+      std::any_of(states_.begin(), states_.end(), [](const RankState& s) { return !s.ended; });
+  if (!any_left) return;
+  if (aborted_.load()) {
+    wake_parked();
+  } else {
+    abort(kWholeRun, std::make_exception_ptr(stuck_error()));
+  }
+}
+
+CollectiveError Cluster::stuck_error() const {
+  // Ranks of one state and text stand in one line.
+  std::map<std::string, std::vector<int64_t>> lines;
+  std::set<std::pair<const Meeting*, int64_t>> waited_for;
+  std::vector<int64_t> waiting;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const RankState& state = states_[i];
+    const auto rank = static_cast<int64_t>(i);
+    const std::string last = state.has_finished ? "last finished " + call_text(state.finished)
+                                                : std::string("has finished no collective");
+    if (state.ended) {
+      lines["ended; " + last].push_back(rank);
+      continue;
+    }
+    waiting.push_back(rank);
+    lines["waits in " + call_text(record_of(*state.waiting)) + "; " + last].push_back(rank);
+    waited_for.insert({state.meeting, state.waiting->sequence});
+  }
+  std::ostringstream found;
+  for (const auto& [text, ranks] : lines) found << "\n    " << ranks_text(ranks) << ": " << text;
+  for (const auto& [meeting, sequence] : waited_for) {
+    std::vector<int64_t> missing;
+    const Call* call = nullptr;
+    for (size_t i = 0; i < meeting->members.size(); ++i) {
+      const RankState& member = states_[static_cast<size_t>(meeting->members[i])];
+      const bool came =
+          !member.ended && member.meeting == meeting && member.waiting->sequence == sequence;
+      if (came) {
+        call = member.waiting;
+      } else {
+        missing.push_back(meeting->members[i]);
+      }
+    }
+    found << "\n    " << ranks_text(missing) << " never came to " << call_text(record_of(*call));
+    // The same ranks in other groups: a list that differs, not a call that is missing.
+    for (const int64_t rank : missing) {
+      const RankState& other = states_[static_cast<size_t>(rank)];
+      if (other.ended || other.waiting->op != call->op || *other.waiting->groups == *call->groups) {
+        continue;
+      }
+      found << "\n    replica group signature mismatch ... likely caused by mismatched collectives "
+               "between peers: rank "
+            << rank << " names " << replica_groups_text(*other.waiting->groups) << " at "
+            << other.waiting->site.text();
+      break;
+    }
+  }
+  const CallRecord first = record_of(*states_[static_cast<size_t>(waiting.front())].waiting);
+  std::ostringstream what;
+  what << "missing collectives status on " << ranks_text(waiting)
+       << " - suspected hang in collectives operation " << first.sequence << ": no rank can go on, "
+       << waiting.size() << " of " << states_.size() << " wait";
+  return CollectiveError({.what = what.str(),
+                          .where = call_text(first),
+                          .found = found.str(),
+                          .remedy =
+                              "make every rank of a group run the same collectives: no branch "
+                              "around one may depend on what a single rank knows"});
+}
+
+void Cluster::rethrow(const Failure& failure) {
+  if (failure.rank < 0) std::rethrow_exception(failure.error);
+  const std::string rank = "rank " + std::to_string(failure.rank);
+  try {
+    std::rethrow_exception(failure.error);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.where = parts.where.empty() ? rank : rank + ", " + parts.where;
+    throw RankError(error.exit_code(), std::move(parts), failure.rank, failure.error);
+  } catch (const std::exception& error) {
+    std::throw_with_nested(std::runtime_error(rank + ": " + error.what()));
+  }
+}
+
+ClusterStatistics Cluster::run(const std::function<void(RankContext&)>& program,
+                               TaskLocals* locals) {
+  const auto task = [&](int64_t rank) {
+    try {
+      RankCommunicator communicator(*this, rank);
+      RankContext context{rank, communicator};
+      program(context);
+    } catch (const Unwound&) {
+    } catch (...) {
+      abort(rank, std::current_exception());
+    }
+    states_[static_cast<size_t>(rank)].ended = true;
+  };
+  executor_->run(
+      task, [this] { stuck(); }, locals);
+  if (failure_.error) rethrow(failure_);
+  ClusterStatistics statistics;
+  for (const auto& [members, meeting] : meetings_) {
+    statistics.collectives += meeting->completed;
+    statistics.bytes += meeting->bytes;
+  }
+  return statistics;
+}
+
+}  // namespace
+
+ClusterStatistics run_cluster(const ClusterOptions& options,
+                              const std::function<void(RankContext& context)>& program,
+                              TaskLocals* locals) {
+  if (options.ranks < 1) {
+    throw ConfigError({.what = "a cluster without ranks",
+                       .where = "ClusterOptions::ranks",
+                       .expected = "at least 1",
+                       .found = std::to_string(options.ranks)});
+  }
+  return Cluster(options).run(program, locals);
+}
+
+}  // namespace deepinfer
