@@ -27,10 +27,12 @@ namespace deepinfer {
 namespace {
 
 constexpr const Command* kCommands[] = {
+    &kBenchCommand,
     &kCheckCommand,
     &kEnvCommand,
     &kFormatsCommand,
     &kLintCommand,
+    &kOpsCommand,
 };
 
 constexpr int kInternalFailure = 70;  // sysexits.h EX_SOFTWARE

@@ -20,7 +20,7 @@ ops::TensorTriple hc_mix(const Tensor& streams, const Tensor& fn, const Tensor& 
       coefficients, "] expected, found ", fn.sizes(), ", ", scale.sizes(), ", ", base.sizes());
   if (fault("sinkhorn_19_iterations")) --sinkhorn_iters;
   if (fault("hc_eps_zero")) hc_eps = 0;
-  const Tensor x = widen(streams).reshape({rows, -1});
+  const Tensor x = widen(streams).flatten(1);
   const Tensor inverse_rms = (x.square().mean(-1, /*keepdim=*/true) + norm_eps).rsqrt();
   // The projection is normalised, not its input: one rounding less (model-verified.md 6).
   const Tensor m = at::matmul(x, widen(fn).t()) * inverse_rms;

@@ -78,8 +78,9 @@ Tensor candidate_blocks(const Tensor& scores, const Tensor& visible, int64_t blo
       at::constant_pad_nd(scores, {0, blocks * block_size - scores.size(1)}, kMinusInfinity);
   Tensor best = padded.view({scores.size(0), blocks, block_size}).amax({2});
   if (!fault("newest_candidate_block_not_pinned")) {
-    // The block of the newest visible entry is kept whatever its score; a row that sees nothing
-    // pins none.
+    // The block of the newest visible entry is kept whatever its score, so it lies above all
+    // others, infinite ones too; a row that sees nothing pins none.
+    best = widen(best).clamp_max(std::numeric_limits<double>::max());
     const Tensor newest = at::floor_divide(visible - 1, block_size);
     const Tensor block = at::arange(blocks, visible.options());
     const Tensor pinned =

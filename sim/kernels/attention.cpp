@@ -13,8 +13,8 @@
 
 #include "platform/errors.h"
 #include "sim/kernels/attention.h"
+#include "sim/kernels/canonical_run.h"
 #include "sim/kernels/codec.h"
-#include "sim/kernels/float_scope.h"
 #include "sim/kernels/gemm.h"
 
 namespace deepinfer {
@@ -125,9 +125,20 @@ void attend_rows(const SparseAttention& args, const AttentionKernels& kernels, T
     out.data = out.type == ElementType::kBf16
                    ? static_cast<void*>(args.out.row<uint16_t>(t * heads))
                    : static_cast<void*>(args.out.row<float>(t * heads));
-    const FloatScope scope;
-    kernels.attend({dots.data(), head_stride, list.leaf_begin(), values, heads, channels, args.sink,
-                    args.scale, args.narrow, out, args.lse + t * heads, scratch.data()});
+    const AttentionRow row = {dots.data(),
+                              head_stride,
+                              list.leaf_begin(),
+                              values,
+                              heads,
+                              channels,
+                              args.sink,
+                              args.scale,
+                              args.narrow,
+                              out,
+                              args.lse + t * heads,
+                              scratch.data()};
+    run_canonical(kernels, scalar_attention_kernels(),
+                  [&](const AttentionKernels& chosen) { chosen.attend(row); });
   }
 }
 
@@ -136,9 +147,10 @@ void attend_rows(const SparseAttention& args, const AttentionKernels& kernels, T
 void compress_pool(const float* values, const float* gates, int64_t groups, int64_t tokens,
                    int64_t channels, float* pooled, Target target) {
   DEEPINFER_ASSERT(tokens > 0, "tokens " << tokens);
-  const AttentionKernels& kernels = attention_kernels(target);
-  const FloatScope scope;
-  kernels.compress_pool(values, gates, groups, tokens, channels, pooled);
+  run_canonical(attention_kernels(target), scalar_attention_kernels(),
+                [&](const AttentionKernels& kernels) {
+                  kernels.compress_pool(values, gates, groups, tokens, channels, pooled);
+                });
 }
 
 void sparse_attention(const SparseAttention& args, Target target) {

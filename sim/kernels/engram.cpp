@@ -10,8 +10,8 @@
 #if HWY_ONCE
 #include "platform/errors.h"
 #include "platform/formats.h"
+#include "sim/kernels/canonical_run.h"
 #include "sim/kernels/engram.h"
-#include "sim/kernels/float_scope.h"
 #include "sim/kernels/quantize.h"
 
 namespace deepinfer {
@@ -90,9 +90,11 @@ void engram_gate(const RowView& streams, int64_t count, const RowView& key_value
                   << ", " << q_weight.columns << "], k_weight [" << k_weight.rows << ", "
                   << k_weight.columns << "], out [" << out.rows << ", " << out.columns
                   << "], or two types");
-  const EngramKernels& kernels = engram_kernels(target);
-  const FloatScope scope;
-  kernels.gate(streams, count, key_value, q_weight, k_weight, text, norm_eps, out, gates);
+  run_canonical(engram_kernels(target), scalar_engram_kernels(), overwritten(streams, out),
+                [&](const EngramKernels& kernels) {
+                  kernels.gate(streams, count, key_value, q_weight, k_weight, text, norm_eps, out,
+                               gates);
+                });
 }
 
 }  // namespace deepinfer

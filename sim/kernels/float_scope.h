@@ -25,8 +25,11 @@ class FloatScope {
   FloatScope() : saved_(_mm_getcsr()) { _mm_setcsr(kFlushRoundNearest); }
   ~FloatScope() { _mm_setcsr(saved_); }
 #elif defined(__aarch64__)
-  FloatScope() : saved_(read()) { write(kFlushRoundNearest); }
-  ~FloatScope() { write(saved_); }
+  FloatScope() : saved_(read()), saved_flags_(read_flags()) { write(kFlushRoundNearest); }
+  ~FloatScope() {
+    write(saved_);
+    asm volatile("msr fpsr, %0" ::"r"(saved_flags_) : "memory");
+  }
 #else
   FloatScope() = default;
   ~FloatScope() = default;
@@ -48,7 +51,12 @@ class FloatScope {
     return value;
   }
   static void write(uint64_t value) { asm volatile("msr fpcr, %0" ::"r"(value) : "memory"); }
-  uint64_t saved_;
+  static uint64_t read_flags() {
+    uint64_t value;
+    asm volatile("mrs %0, fpsr" : "=r"(value)::"memory");
+    return value;
+  }
+  uint64_t saved_, saved_flags_;
 #endif
 };
 
@@ -59,6 +67,7 @@ class UnderflowWatch {
 #if defined(__aarch64__)
   void start() { asm volatile("msr fpsr, %0" ::"r"(read() & ~kUnderflow) : "memory"); }
   bool seen() const { return (read() & kUnderflow) != 0; }
+  static constexpr bool kCanSee = true;
 
  private:
   static constexpr uint64_t kUnderflow = 1 << 3;  // FPSR.UFC, which a flushed result sets
@@ -70,6 +79,7 @@ class UnderflowWatch {
 #else
   void start() {}
   bool seen() const { return false; }
+  static constexpr bool kCanSee = false;
 #endif
 };
 

@@ -10,6 +10,7 @@
 
 #include "sim/kernels/float_scope.h"
 #include "sim/kernels/gemm_decode-inl.h"
+#include "sim/kernels/gemm_fp32_outer-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deepinfer::gemm_internal::HWY_NAMESPACE {
@@ -239,6 +240,7 @@ void fp32_pack(const GemmOperand& x, int64_t row, int64_t rows, int64_t k0, int6
 }
 
 void gemm_fp32(const GemmProblem& p) {
+  if (outer_pays(p)) return gemm_fp32_outer(p);
   const int64_t width = std::max<int64_t>(round_up(p.k, kBlock), kBlock);
   const int64_t max_rows =
       std::max<int64_t>(kFp32ActivationBytes / (width * 4) / kFp32Rows, 2) * kFp32Rows;

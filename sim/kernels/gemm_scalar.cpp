@@ -1,51 +1,15 @@
-// The scalar twin of the GEMM kernels: C2.1 and C2.2 in plain C++, with an fma of its own.
+// The scalar twin of the GEMM kernels: C2.1 and C2.2 in plain C++.
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "sim/kernels/gemm_internal.h"
+#include "sim/kernels/software_float.h"
 
 namespace deepinfer::gemm_internal {
 namespace {
 
-constexpr float kMinNormal = std::numeric_limits<float>::min();  // 2^-126
-
-// C1.2: a subnormal counts as a zero of its sign.
-float flush(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return (bits & 0x7F800000) == 0 ? std::bit_cast<float>(bits & 0x80000000) : x;
-}
-
-// Bit-exact to C1.1 and C1.2 without an fma instruction and in any flush mode. The product of two
-// fp32 is exact in fp64; the fp64 sum is rounded to odd, so that the second rounding, to fp32, sees
-// every bit that matters.
-float canonical_fma(float a, float b, float c) {
-  const double product = static_cast<double>(flush(a)) * static_cast<double>(flush(b));
-  const double addend = static_cast<double>(flush(c));
-  double sum = product + addend;
-  if (!std::isfinite(sum)) return static_cast<float>(sum);
-  // TwoSum: what the rounding of `sum` lost, exactly.
-  const double back = sum - product;
-  const double lost = (product - (sum - back)) + (addend - back);
-  if (lost != 0) {
-    uint64_t bits = std::bit_cast<uint64_t>(sum);
-    if ((bits & 1) == 0) bits += (lost > 0) == (sum > 0) ? 1 : -1;
-    sum = std::bit_cast<double>(bits);
-  }
-  if (std::fabs(sum) < kMinNormal && sum != 0) {
-    // Subnormal is what is below 2^-126 after rounding as if the exponent had no limit: round 2^64
-    // higher.
-    const float rounded = static_cast<float>(sum * 0x1p64);
-    const float limit = kMinNormal * 0x1p64f;
-    if (std::fabs(rounded) < limit) return std::copysign(0.0f, rounded);
-    return std::copysign(kMinNormal, rounded);
-  }
-  return static_cast<float>(sum);
-}
-
-float canonical_add(float a, float b) { return flush(flush(a) + flush(b)); }
+using software_float::canonical_add;
+using software_float::canonical_fma;
 
 float dot_bf16(const GemmProblem& p, const uint16_t* a_row, const uint16_t* w_row) {
   float acc = 0;

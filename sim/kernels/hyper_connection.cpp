@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "platform/errors.h"
-#include "sim/kernels/float_scope.h"
+#include "sim/kernels/canonical_run.h"
 #include "sim/kernels/gemm.h"
 #include "sim/kernels/hyper_connection.h"
 
@@ -45,27 +45,30 @@ void hc_mix(const HcMix& mix, Target target) {
           : fp32_operand(static_cast<const float*>(mix.streams.data), mix.streams.row_stride);
   gemm(mix.streams.rows, total, n, x, fp32_operand(mix.fn, n), fp32_output(dots.data(), total),
        {.target = target});
-  const FloatScope scope;
-  kernels.coefficients({mix.streams, s, mix.scale, mix.base, mix.sinkhorn_iterations, mix.hc_eps,
-                        mix.norm_eps, mix.pre, mix.post, mix.comb},
-                       dots.data());
+  const HyperConnectionArgs args = {
+      mix.streams,  s,       mix.scale, mix.base, mix.sinkhorn_iterations, mix.hc_eps,
+      mix.norm_eps, mix.pre, mix.post,  mix.comb};
+  run_canonical(
+      kernels, scalar_hyper_connection_kernels(),
+      [&](const HyperConnectionKernels& chosen) { chosen.coefficients(args, dots.data()); });
 }
 
 void hc_collapse(const RowView& streams, int64_t count, const float* pre, const MutableRowView& y,
                  Target target) {
   check_streams("hc_collapse", streams, y, count);
-  const HyperConnectionKernels& kernels = hyper_connection_kernels(target);
-  const FloatScope scope;
-  kernels.collapse(streams, count, pre, y);
+  run_canonical(
+      hyper_connection_kernels(target), scalar_hyper_connection_kernels(),
+      [&](const HyperConnectionKernels& kernels) { kernels.collapse(streams, count, pre, y); });
 }
 
 void hc_expand(const RowView& y, const RowView& streams, int64_t count, const float* post,
                const float* comb, const MutableRowView& out, Target target) {
   check_streams("hc_expand", streams, y, count);
   check_streams("hc_expand", out, y, count);
-  const HyperConnectionKernels& kernels = hyper_connection_kernels(target);
-  const FloatScope scope;
-  kernels.expand(y, streams, count, post, comb, out);
+  run_canonical(hyper_connection_kernels(target), scalar_hyper_connection_kernels(),
+                overwritten(streams, out), [&](const HyperConnectionKernels& kernels) {
+                  kernels.expand(y, streams, count, post, comb, out);
+                });
 }
 
 }  // namespace deepinfer

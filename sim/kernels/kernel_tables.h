@@ -1,6 +1,6 @@
 // The kernels that each target has, as tables of functions: filled by the *-inl.h files, chosen by
-// the .cpp of their name. Kernels run inside a FloatScope on arguments that their callers have
-// checked.
+// the .cpp of their name. Kernels run inside a FloatScope (canonical_run.h) on arguments that their
+// callers have checked.
 #pragma once
 
 #include <cstdint>

@@ -67,16 +67,21 @@ using DD = hn::RepartitionToWide<DF>;
 inline constexpr int kPartLanes = static_cast<int>(hn::MaxLanes(DF()));
 inline constexpr int kParts = static_cast<int>(kLanes) / kPartLanes;
 
+// Constructors that a compiler makes up are not compiled for the target, and cannot inline NEON's.
 struct F16 {
+  HWY_INLINE F16() {}
   hn::VFromD<DF> p[kParts];
 };
 struct I16 {
+  HWY_INLINE I16() {}
   hn::VFromD<DI> p[kParts];
 };
 struct M16 {
-  hn::MFromD<DF> p[kParts];
+  HWY_INLINE M16() {}
+  decltype(hn::FirstN(DF(), 0)) p[kParts];  // what newer versions of Highway call MFromD<DF>
 };
 struct D16 {
+  HWY_INLINE D16() {}
   hn::VFromD<DD> p[2 * kParts];
 };
 

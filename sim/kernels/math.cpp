@@ -9,7 +9,7 @@
 
 #if HWY_ONCE
 #include "platform/errors.h"
-#include "sim/kernels/float_scope.h"
+#include "sim/kernels/canonical_run.h"
 #include "sim/kernels/math.h"
 
 namespace deepinfer {
@@ -25,10 +25,12 @@ const MathKernels& math_kernels(Target target) {
 void evaluate(MathFunction function, std::span<const float> x, std::span<float> results,
               Target target) {
   DEEPINFER_ASSERT(x.size() == results.size(), "x " << x.size() << ", results " << results.size());
-  const MathKernels& kernels = math_kernels(target);
-  const FloatScope scope;
-  kernels.functions[static_cast<size_t>(function)](x.data(), static_cast<int64_t>(x.size()),
-                                                   results.data());
+  const int64_t count = static_cast<int64_t>(x.size());
+  run_canonical(math_kernels(target), scalar_math_kernels(),
+                overwritten(view(x.data(), 1, count), view(results.data(), 1, count)),
+                [&](const MathKernels& kernels) {
+                  kernels.functions[static_cast<size_t>(function)](x.data(), count, results.data());
+                });
 }
 
 }  // namespace deepinfer

@@ -97,6 +97,38 @@ inline F16 inverse_scales(I16 codes) {
 }
 inline F16 scale_values(I16 codes) { return from_bits(shift_left<23>(codes)); }
 
+// The blocks of a row that are worked on together: `count` <= 16 of them from block `first` on.
+struct BlockGroup {
+  int64_t row, first, count;
+  I16 maxima;
+};
+
+// Calls quantise(group, x of the group's first element) for all groups of x, in order. Returns the
+// first row with a NaN or an infinity, or -1.
+template <int64_t kBlock, typename T, typename Quantise>
+inline int64_t for_block_groups(const RowView& x, const Quantise& quantise) {
+  const int64_t blocks = x.columns / kBlock;
+  for (int64_t row = 0; row < x.rows; ++row) {
+    for (int64_t b = 0; b < blocks; b += kBlocksAtOnce) {
+      const int64_t count = std::min(kBlocksAtOnce, blocks - b);
+      const T* from = x.row<T>(row) + b * kBlock;
+      const I16 maxima = block_maxima<kBlock>(from, count);
+      if (any_not_finite(maxima)) return row;
+      quantise(BlockGroup{row, b, count, maxima}, from);
+    }
+  }
+  return -1;
+}
+
+// Power-of-two scales of a group's blocks, and their inverses.
+struct GroupScales {
+  inline explicit GroupScales(I16 scale_codes) {
+    store_bits(inverse_scales(scale_codes), inverses);
+    store_bits(scale_values(scale_codes), values);
+  }
+  alignas(64) float inverses[kLanes], values[kLanes];
+};
+
 // e4m3fn codes of x * inverse: the count of quanta, plus eight for each binade above the lowest. A
 // magnitude that rounds up to the next binade has 16 quanta, which is that binade's first code.
 template <typename T>
@@ -111,31 +143,34 @@ inline I16 aq32_codes(const T* x, F16 inverse, float fp8_max) {
 }
 
 template <typename T>
-int64_t aq32_rows(const RowView& x, float fp8_max, uint8_t* codes, int64_t code_stride,
-                  uint8_t* scales, int64_t scale_stride) {
-  const float reciprocal = 1.0f / fp8_max;
-  const int64_t blocks = x.columns / kBlock32;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    for (int64_t b = 0; b < blocks; b += kBlocksAtOnce) {
-      const int64_t count = std::min(kBlocksAtOnce, blocks - b);
-      const T* from = x.row<T>(row) + b * kBlock32;
-      uint8_t* to = codes + row * code_stride + b * kBlock32;
-      const I16 maxima = block_maxima<kBlock32>(from, count);
-      if (any_not_finite(maxima)) return row;
-      const I16 block_scales = scale_codes(maxima, kAq32Floor, reciprocal);
-      alignas(64) uint8_t scale_bytes[kLanes];
-      alignas(64) float inverses[kLanes];
-      store_bytes(block_scales, scale_bytes);
-      store_bits(inverse_scales(block_scales), inverses);
-      std::copy_n(scale_bytes, count, scales + row * scale_stride + b);
-      for (int64_t i = 0; i < count; ++i, from += kBlock32, to += kBlock32) {
-        const F16 inverse = broadcast(inverses[i]);
-        store_bytes(aq32_codes(from, inverse, fp8_max), to);
-        store_bytes(aq32_codes(from + kLanes, inverse, fp8_max), to + kLanes);
-      }
+struct Aq32 {
+  float fp8_max, reciprocal;
+  uint8_t* codes;
+  int64_t code_stride;
+  uint8_t* scales;
+  int64_t scale_stride;
+
+  inline void operator()(const BlockGroup& group, const T* from) const {
+    uint8_t* to = codes + group.row * code_stride + group.first * kBlock32;
+    const I16 block_scales = scale_codes(group.maxima, kAq32Floor, reciprocal);
+    alignas(64) uint8_t scale_bytes[kLanes];
+    alignas(64) float inverses[kLanes];
+    store_bytes(block_scales, scale_bytes);
+    store_bits(inverse_scales(block_scales), inverses);
+    std::copy_n(scale_bytes, group.count, scales + group.row * scale_stride + group.first);
+    for (int64_t i = 0; i < group.count; ++i, from += kBlock32, to += kBlock32) {
+      const F16 inverse = broadcast(inverses[i]);
+      store_bytes(aq32_codes(from, inverse, fp8_max), to);
+      store_bytes(aq32_codes(from + kLanes, inverse, fp8_max), to + kLanes);
     }
   }
-  return -1;
+};
+
+template <typename T>
+int64_t aq32_rows(const RowView& x, float fp8_max, uint8_t* codes, int64_t code_stride,
+                  uint8_t* scales, int64_t scale_stride) {
+  return for_block_groups<kBlock32, T>(
+      x, Aq32<T>{fp8_max, 1.0f / fp8_max, codes, code_stride, scales, scale_stride});
 }
 
 int64_t aq32(const RowView& x, float fp8_max, uint8_t* codes, int64_t code_stride, uint8_t* scales,
@@ -146,29 +181,25 @@ int64_t aq32(const RowView& x, float fp8_max, uint8_t* codes, int64_t code_strid
 }
 
 template <typename T>
-int64_t fake_aq32_rows(const RowView& x, float fp8_max, const MutableRowView& y) {
-  const float reciprocal = 1.0f / fp8_max;
-  const int64_t blocks = x.columns / kBlock32;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    for (int64_t b = 0; b < blocks; b += kBlocksAtOnce) {
-      const int64_t count = std::min(kBlocksAtOnce, blocks - b);
-      const T* from = x.row<T>(row) + b * kBlock32;
-      T* to = y.row<T>(row) + b * kBlock32;
-      const I16 maxima = block_maxima<kBlock32>(from, count);
-      if (any_not_finite(maxima)) return row;
-      const I16 block_scales = scale_codes(maxima, kAq32Floor, reciprocal);
-      alignas(64) float inverses[kLanes], values[kLanes];
-      store_bits(inverse_scales(block_scales), inverses);
-      store_bits(scale_values(block_scales), values);
-      for (int64_t i = 0; i < count * kBlock32; i += kLanes) {
-        const F16 value = load(from + i);
-        const F16 magnitude =
-            limit_magnitude(absolute(value) * broadcast(inverses[i / kBlock32]), fp8_max);
-        store(with_sign_of(round_e4m3(magnitude) * broadcast(values[i / kBlock32]), value), to + i);
-      }
+struct FakeAq32 {
+  float fp8_max, reciprocal;
+  MutableRowView y;
+
+  inline void operator()(const BlockGroup& group, const T* from) const {
+    T* to = y.row<T>(group.row) + group.first * kBlock32;
+    const GroupScales scales(scale_codes(group.maxima, kAq32Floor, reciprocal));
+    for (int64_t i = 0; i < group.count * kBlock32; i += kLanes) {
+      const F16 value = load(from + i);
+      const F16 inverse = broadcast(scales.inverses[i / kBlock32]);
+      const F16 magnitude = round_e4m3(limit_magnitude(absolute(value) * inverse, fp8_max));
+      store(with_sign_of(magnitude * broadcast(scales.values[i / kBlock32]), value), to + i);
     }
   }
-  return -1;
+};
+
+template <typename T>
+int64_t fake_aq32_rows(const RowView& x, float fp8_max, const MutableRowView& y) {
+  return for_block_groups<kBlock32, T>(x, FakeAq32<T>{fp8_max, 1.0f / fp8_max, y});
 }
 
 int64_t fake_aq32(const RowView& x, float fp8_max, const MutableRowView& y) {
@@ -201,34 +232,30 @@ inline F16 tiny_fq4_32(const T* x, int scale) {
 }
 
 template <typename T>
-int64_t fake_fq4_32_rows(const RowView& x, const MutableRowView& y) {
-  const int64_t blocks = x.columns / kBlock32;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    for (int64_t b = 0; b < blocks; b += kBlocksAtOnce) {
-      const int64_t count = std::min(kBlocksAtOnce, blocks - b);
-      const T* from = x.row<T>(row) + b * kBlock32;
-      T* to = y.row<T>(row) + b * kBlock32;
-      const I16 maxima = block_maxima<kBlock32>(from, count);
-      if (any_not_finite(maxima)) return row;
-      const I16 block_scales = scale_codes(maxima, kFq4Floor32, kOneSixth);
-      alignas(64) float inverses[kLanes], values[kLanes];
-      store_bits(inverse_scales(block_scales), inverses);
-      store_bits(scale_values(block_scales), values);
-      for (int64_t i = 0; i < count * kBlock32; i += kLanes) {
-        const float scale = values[i / kBlock32];
-        const int code = static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23);
-        if (code < kTinyScale) {
-          store(tiny_fq4_32(from + i, code), to + i);
-          continue;
-        }
-        const F16 value = load(from + i);
-        const F16 magnitude =
-            limit_magnitude(absolute(value) * broadcast(inverses[i / kBlock32]), kE2m1Max);
-        store(with_sign_of(round_e2m1(magnitude) * broadcast(scale), value), to + i);
+struct FakeFq4Of32 {
+  MutableRowView y;
+
+  inline void operator()(const BlockGroup& group, const T* from) const {
+    T* to = y.row<T>(group.row) + group.first * kBlock32;
+    const GroupScales scales(scale_codes(group.maxima, kFq4Floor32, kOneSixth));
+    for (int64_t i = 0; i < group.count * kBlock32; i += kLanes) {
+      const float scale = scales.values[i / kBlock32];
+      const int code = static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23);
+      if (code < kTinyScale) {
+        store(tiny_fq4_32(from + i, code), to + i);
+        continue;
       }
+      const F16 value = load(from + i);
+      const F16 inverse = broadcast(scales.inverses[i / kBlock32]);
+      const F16 magnitude = round_e2m1(limit_magnitude(absolute(value) * inverse, kE2m1Max));
+      store(with_sign_of(magnitude * broadcast(scale), value), to + i);
     }
   }
-  return -1;
+};
+
+template <typename T>
+int64_t fake_fq4_32_rows(const RowView& x, const MutableRowView& y) {
+  return for_block_groups<kBlock32, T>(x, FakeFq4Of32<T>{y});
 }
 
 int64_t fake_fq4_32(const RowView& x, const MutableRowView& y) {
@@ -237,28 +264,28 @@ int64_t fake_fq4_32(const RowView& x, const MutableRowView& y) {
 }
 
 template <typename T>
-int64_t fake_fq4_16_rows(const RowView& x, float fp8_max, const MutableRowView& y) {
-  const int64_t blocks = x.columns / kBlock16;
-  for (int64_t row = 0; row < x.rows; ++row) {
-    for (int64_t b = 0; b < blocks; b += kBlocksAtOnce) {
-      const int64_t count = std::min(kBlocksAtOnce, blocks - b);
-      const T* from = x.row<T>(row) + b * kBlock16;
-      T* to = y.row<T>(row) + b * kBlock16;
-      const I16 maxima = block_maxima<kBlock16>(from, count);
-      if (any_not_finite(maxima)) return row;
-      const I16 raised = max_int(maxima, broadcast_int(std::bit_cast<int32_t>(kFq4Floor16)));
-      const F16 quotient = from_bits(raised) / broadcast(kE2m1Max);
-      alignas(64) float scales[kLanes];
-      store_bits(round_e4m3(limit_magnitude(quotient, fp8_max)), scales);
-      for (int64_t i = 0; i < count; ++i) {
-        const F16 value = load(from + i * kBlock16);
-        const F16 scale = broadcast(scales[i]);
-        const F16 magnitude = limit_magnitude(absolute(value) / scale, kE2m1Max);
-        store(with_sign_of(round_e2m1(magnitude) * scale, value), to + i * kBlock16);
-      }
+struct FakeFq4Of16 {
+  float fp8_max;
+  MutableRowView y;
+
+  inline void operator()(const BlockGroup& group, const T* from) const {
+    T* to = y.row<T>(group.row) + group.first * kBlock16;
+    const I16 raised = max_int(group.maxima, broadcast_int(std::bit_cast<int32_t>(kFq4Floor16)));
+    const F16 quotient = from_bits(raised) / broadcast(kE2m1Max);
+    alignas(64) float scales[kLanes];
+    store_bits(round_e4m3(limit_magnitude(quotient, fp8_max)), scales);
+    for (int64_t i = 0; i < group.count; ++i) {
+      const F16 value = load(from + i * kBlock16);
+      const F16 scale = broadcast(scales[i]);
+      const F16 magnitude = round_e2m1(limit_magnitude(absolute(value) / scale, kE2m1Max));
+      store(with_sign_of(magnitude * scale, value), to + i * kBlock16);
     }
   }
-  return -1;
+};
+
+template <typename T>
+int64_t fake_fq4_16_rows(const RowView& x, float fp8_max, const MutableRowView& y) {
+  return for_block_groups<kBlock16, T>(x, FakeFq4Of16<T>{fp8_max, y});
 }
 
 int64_t fake_fq4_16(const RowView& x, float fp8_max, const MutableRowView& y) {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "platform/errors.h"
-#include "sim/kernels/float_scope.h"
+#include "sim/kernels/canonical_run.h"
 #include "sim/kernels/rows.h"
 
 namespace deepinfer {
@@ -34,16 +34,15 @@ void rms_norm(const RowView& x, const RowView& weight, float eps, const MutableR
               Target target) {
   check_same("rms_norm", x, y);
   DEEPINFER_ASSERT(weight.columns == x.columns, "weight " << weight.columns << ", x " << x.columns);
-  const RowKernels& kernels = row_kernels(target);
-  const FloatScope scope;
-  kernels.rms_norm(x, weight, eps, y);
+  run_canonical(row_kernels(target), scalar_row_kernels(), overwritten(x, y),
+                [&](const RowKernels& kernels) { kernels.rms_norm(x, weight, eps, y); });
 }
 
 void rope_table(const int64_t* positions, int64_t count, const float* frequencies, int64_t pairs,
                 float* cosines, float* sines, Target target) {
-  const RowKernels& kernels = row_kernels(target);
-  const FloatScope scope;
-  kernels.rope_table(positions, count, frequencies, pairs, cosines, sines);
+  run_canonical(row_kernels(target), scalar_row_kernels(), [&](const RowKernels& kernels) {
+    kernels.rope_table(positions, count, frequencies, pairs, cosines, sines);
+  });
 }
 
 void rope(const RowView& x, int64_t rows_per_angle, const float* cosines, const float* sines,
@@ -52,18 +51,19 @@ void rope(const RowView& x, int64_t rows_per_angle, const float* cosines, const 
   DEEPINFER_ASSERT(rows_per_angle > 0 && x.rows % rows_per_angle == 0 && 2 * pairs <= x.columns,
                    "rows " << x.rows << ", rows per angle " << rows_per_angle << ", pairs " << pairs
                            << ", columns " << x.columns);
-  const RowKernels& kernels = row_kernels(target);
-  const FloatScope scope;
-  kernels.rope(x, rows_per_angle, cosines, sines, pairs, inverse, y);
+  run_canonical(row_kernels(target), scalar_row_kernels(), overwritten(x, y),
+                [&](const RowKernels& kernels) {
+                  kernels.rope(x, rows_per_angle, cosines, sines, pairs, inverse, y);
+                });
 }
 
 void swiglu(const RowView& gate, const RowView& up, const float* row_weights, float limit,
             const MutableRowView& y, Target target) {
   check_same("swiglu", gate, y);
   check_same("swiglu", gate, up);
-  const RowKernels& kernels = row_kernels(target);
-  const FloatScope scope;
-  kernels.swiglu(gate, up, row_weights, limit, y);
+  run_canonical(
+      row_kernels(target), scalar_row_kernels(), overwritten(gate.data == y.data ? gate : up, y),
+      [&](const RowKernels& kernels) { kernels.swiglu(gate, up, row_weights, limit, y); });
 }
 
 int64_t store_rows(const MutableRowView& pool, const RowView& rows, const int64_t* slots) {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "platform/errors.h"
+#include "sim/kernels/canonical_run.h"
 #include "sim/kernels/codec.h"
-#include "sim/kernels/float_scope.h"
 #include "sim/kernels/gemm.h"
 #include "sim/kernels/select.h"
 
@@ -149,9 +149,11 @@ void index_score(const IndexScore& args, Target target) {
            operand(args.keys).from_row(j0), fp32_output(dots.data(), width), {.target = target});
       for (int64_t t = 0; t < now; ++t) {
         widen_row(args.weights, t0 + t, weights.data(), target);
-        const FloatScope scope;
-        kernels.index_score(dots.data() + t * heads * width, width, weights.data(), heads, count,
-                            args.narrow, args.scores + (t0 + t) * args.score_stride + j0);
+        float* scores = args.scores + (t0 + t) * args.score_stride + j0;
+        run_canonical(kernels, scalar_select_kernels(), [&](const SelectKernels& chosen) {
+          chosen.index_score(dots.data() + t * heads * width, width, weights.data(), heads, count,
+                             args.narrow, scores);
+        });
       }
     }
     for (int64_t t = t0; t < t0 + now; ++t) {
@@ -249,14 +251,15 @@ int64_t moe_gate(const MoeGate& args, Target target) {
   gemm(args.x.rows, experts, columns, fp32_operand(x.data(), columns), operand(args.weight),
        fp32_output(dots.data(), experts), {.target = target});
 
-  const FloatScope scope;
   const size_t k = static_cast<size_t>(args.k);
   std::vector<float> scores(static_cast<size_t>(experts)), biased(scores.size()), chosen(k);
   std::vector<uint32_t> keys(scores.size());
   std::vector<int32_t> order(scores.size());
   for (int64_t t = 0; t < args.x.rows; ++t) {
-    kernels.gate_scores(dots.data() + t * experts, args.bias + t * args.bias_stride, experts,
-                        args.gate_temp, scores.data(), biased.data());
+    run_canonical(kernels, scalar_select_kernels(), [&](const SelectKernels& choice) {
+      choice.gate_scores(dots.data() + t * experts, args.bias + t * args.bias_stride, experts,
+                         args.gate_temp, scores.data(), biased.data());
+    });
     if (!make_keys(biased.data(), experts, keys.data())) return t;
     std::iota(order.begin(), order.end(), 0);
     const auto before = [&keys](int32_t a, int32_t b) {
@@ -275,7 +278,9 @@ int64_t moe_gate(const MoeGate& args, Target target) {
     std::copy_n(order.begin(), count, to);
     std::fill(to + count, to + args.k, -1);
     std::fill(weights, weights + args.k, 0.0f);
-    kernels.gate_weights(chosen.data(), count, args.scaling, weights);
+    run_canonical(kernels, scalar_select_kernels(), [&](const SelectKernels& choice) {
+      choice.gate_weights(chosen.data(), count, args.scaling, weights);
+    });
   }
   return -1;
 }

@@ -23,6 +23,8 @@ constexpr std::array<TargetName, 5> kNames = {{{Target::kAmx, "amx"},
                                                {Target::kNeon, "neon"},
                                                {Target::kScalar, "scalar"}}};
 
+thread_local std::optional<Target> thread_target;
+
 std::vector<Target> find_targets() {
   std::vector<Target> found;
 #if defined(__x86_64__)
@@ -73,6 +75,8 @@ bool is_available(Target target) {
   return std::find(targets.begin(), targets.end(), target) != targets.end();
 }
 
+Target best_target() { return thread_target.value_or(available_targets().front()); }
+
 Target best_vector_target() { return vector_target(best_target()); }
 
 void check_available(Target target) {
@@ -92,6 +96,12 @@ Target vector_target(Target target) {
   check_available(runs);
   return runs;
 }
+
+TargetScope::TargetScope(Target target) : outer_(thread_target) {
+  check_available(target);
+  thread_target = target;
+}
+TargetScope::~TargetScope() { thread_target = outer_; }
 
 std::string machine_features() {
   std::string found;

@@ -1,6 +1,7 @@
 // Names the instruction sets that a kernel can run on, and finds those of this machine.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,12 +30,28 @@ std::span<const Target> available_targets();
 bool is_available(Target target);
 // Throws UnsupportedError, which lists the available targets, if `target` is not one of them.
 void check_available(Target target);
-inline Target best_target() { return available_targets().front(); }
-// The fastest available target that is a Highway target or scalar: for kernels without an AMX form.
+// What kernels run on where a caller names no target: the innermost TargetScope's, else the
+// fastest.
+Target best_target();
+// The same for kernels without an AMX form: a Highway target or scalar.
 Target best_vector_target();
 // What a kernel without an AMX form runs for `target`: kAvx512 for kAmx, else `target` itself.
 // Throws UnsupportedError if that is not available.
 Target vector_target(Target target);
+
+// Kernels of the calling thread that are given no target run on `target`, until the end of the
+// scope. A kernel hands its target to the threads that it starts. Throws UnsupportedError as
+// check_available.
+class TargetScope {
+ public:
+  explicit TargetScope(Target target);
+  ~TargetScope();
+  TargetScope(const TargetScope&) = delete;
+  TargetScope& operator=(const TargetScope&) = delete;
+
+ private:
+  std::optional<Target> outer_;
+};
 
 // "avx512f avx512bw ... amx_bf16": the features of this machine that kernels look at, for reports.
 std::string machine_features();

@@ -19,18 +19,27 @@ void check_bytes(const char* op, const char* what, const Tensor& x, int64_t rows
   TORCH_CHECK(x.is_contiguous(), op, ": ", what, " must be contiguous");
 }
 
+enum class WeightForm { kPlain, kFp8, kFp4 };
+
+// fp4 codes have K/2 columns. (Without columns the two are the same: fp8.)
+WeightForm form_of(const Tensor& weight, const Tensor& scales, int64_t k) {
+  if (!scales.defined()) return WeightForm::kPlain;
+  return weight.size(-1) == k ? WeightForm::kFp8 : WeightForm::kFp4;
+}
+
 // A weight [N, K] with the scales that belong to its form; `scales` undefined for a plain one.
-GemmOperand weight_operand(const char* op, const Tensor& weight, const Tensor& scales, int64_t k) {
+GemmOperand weight_operand(const char* op, const Tensor& weight, const Tensor& scales, int64_t k,
+                           WeightForm form) {
   TORCH_CHECK(weight.dim() == 2, op, ": a weight must have 2 dimensions, found ", weight.sizes());
   const int64_t n = weight.size(0);
-  if (!scales.defined()) {
+  if (form == WeightForm::kPlain) {
     TORCH_CHECK(weight.size(1) == k, op, ": weight must be [N, ", k, "], found ", weight.sizes());
     return matrix_operand(weight, "weight");
   }
   const auto* codes = weight.data_ptr<uint8_t>();
   const auto* scale_bytes = scales.data_ptr<uint8_t>();
   const int64_t blocks = ceil_div(k, kScaleBlock);
-  if (weight.size(1) == k) {
+  if (form == WeightForm::kFp8) {
     check_bytes(op, "codes", weight, n, k);
     check_bytes(op, "scales", scales, ceil_div(n, kScaleBlock), blocks);
     return fp8_tiles_operand(codes, k, scale_bytes, blocks);
@@ -42,12 +51,12 @@ GemmOperand weight_operand(const char* op, const Tensor& weight, const Tensor& s
 }
 
 Tensor multiply(const char* op, const Tensor& x, const Tensor& weight, const Tensor& scales,
-                at::ScalarType out_dtype) {
+                WeightForm form, at::ScalarType out_dtype) {
   TORCH_CHECK(x.dim() == 2, op, ": x must be [T, K], found ", x.sizes());
   const Tensor input = x.contiguous();
   const int64_t rows = x.size(0), k = x.size(1), n = weight.size(0);
   const Tensor out = at::empty({rows, n}, x.options().dtype(out_dtype));
-  gemm(rows, n, k, matrix_operand(input, "x"), weight_operand(op, weight, scales, k),
+  gemm(rows, n, k, matrix_operand(input, "x"), weight_operand(op, weight, scales, k, form),
        matrix_output(out, n), gemm_options());
   return out;
 }
@@ -55,19 +64,19 @@ Tensor multiply(const char* op, const Tensor& x, const Tensor& weight, const Ten
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, at::ScalarType out_dtype) {
-  return multiply("linear", x, weight.contiguous(), {}, out_dtype);
+  return multiply("linear", x, weight.contiguous(), {}, WeightForm::kPlain, out_dtype);
 }
 
 Tensor fp8_linear(const Tensor& x, const Tensor& codes, const Tensor& scales,
                   at::ScalarType out_dtype) {
   check_bytes("fp8_linear", "codes", codes, codes.size(0), x.size(-1));
-  return multiply("fp8_linear", x, codes, scales, out_dtype);
+  return multiply("fp8_linear", x, codes, scales, WeightForm::kFp8, out_dtype);
 }
 
 Tensor fp4_linear(const Tensor& x, const Tensor& codes, const Tensor& scales,
                   at::ScalarType out_dtype) {
   check_bytes("fp4_linear", "codes", codes, codes.size(0), x.size(-1) / 2);
-  return multiply("fp4_linear", x, codes, scales, out_dtype);
+  return multiply("fp4_linear", x, codes, scales, WeightForm::kFp4, out_dtype);
 }
 
 Tensor grouped_linear(const Tensor& x, const Tensor& offsets, at::TensorList weights,
@@ -89,8 +98,9 @@ Tensor grouped_linear(const Tensor& x, const Tensor& offsets, at::TensorList wei
   for (int64_t group = 0; group < groups; ++group) {
     TORCH_CHECK(weights[group].size(0) == n, "grouped_linear: weight ", group, " must have ", n,
                 " rows");
-    operands.push_back(weight_operand("grouped_linear", weights[group],
-                                      scales.empty() ? Tensor() : scales[group], k));
+    const Tensor group_scales = scales.empty() ? Tensor() : scales[group];
+    operands.push_back(weight_operand("grouped_linear", weights[group], group_scales, k,
+                                      form_of(weights[group], group_scales, k)));
   }
   const Tensor out = at::empty({x.size(0), n}, x.options().dtype(out_dtype));
   gemm_grouped(bounds, n, k, matrix_operand(input, "x"), operands, matrix_output(out, n),
@@ -111,7 +121,8 @@ Tensor head_group_linear(const Tensor& x, const Tensor& weight, const ops::Optio
   const Tensor input = x.contiguous();
   const Tensor out = at::empty({rows, groups, n}, x.options().dtype(out_dtype));
   const GemmOperand all =
-      weight_operand("head_group_linear", weight, scales.has_value() ? *scales : Tensor(), k);
+      weight_operand("head_group_linear", weight, scales.has_value() ? *scales : Tensor(), k,
+                     scales.has_value() ? WeightForm::kFp8 : WeightForm::kPlain);
   const int64_t item = static_cast<int64_t>(c10::elementSize(out_dtype));
   for (int64_t group = 0; group < groups; ++group) {
     GemmOperand a = matrix_operand(input, "x").from_column(group * k);

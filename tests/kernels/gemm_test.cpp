@@ -14,6 +14,8 @@
 
 #include "platform/errors.h"
 #include "platform/formats.h"
+#include "tests/kernels/caller_mode.h"
+#include "tests/kernels/effort.h"
 #include "tests/kernels/random_operands.h"
 #include "tests/random_seed.h"
 
@@ -288,7 +290,7 @@ void check_kind(const Kind& kind, uint32_t op, int64_t finite_wanted) {
 TEST_CASE("all targets give the bits of the scalar twin, and that gives those of the definition") {
   uint32_t op = 0;
   for (const Kind& kind : kKinds) {
-    SUBCASE(kind.name.c_str()) { check_kind(kind, op, 1'000'000); }
+    SUBCASE(kind.name.c_str()) { check_kind(kind, op, effort(1'000'000)); }
     ++op;
   }
 }
@@ -527,17 +529,17 @@ TEST_CASE("the caller's floating-point mode neither matters nor changes") {
     INFO(target_name(target));
     Output expected(GemmType::kFp32, m, n, 0);
     gemm(m, n, k, a.operand, w.operand, expected.output(), {target, 1});
-#if defined(__x86_64__)
-    const unsigned before = _mm_getcsr();
-    const unsigned strange =
-        0x1F80u | 0x4000u | 0x0020u;  // round up, no flushing, an old inexact flag
-    Output found(GemmType::kFp32, m, n, 0);
-    _mm_setcsr(strange);
-    gemm(m, n, k, a.operand, w.operand, found.output(), {target, 2});
-    const unsigned after = _mm_getcsr();
-    _mm_setcsr(before);
-    REQUIRE(after == strange);
-    REQUIRE(found == expected);
+#ifdef DEEPINFER_SIM_HAVE_CALLER_MODE
+    const uint64_t usual = caller_mode();
+    for (const uint64_t strange : strange_modes()) {
+      Output found(GemmType::kFp32, m, n, 0);
+      set_caller_mode(strange);
+      gemm(m, n, k, a.operand, w.operand, found.output(), {target, 2});
+      const uint64_t after = caller_mode();
+      set_caller_mode(usual);
+      REQUIRE(after == strange);
+      REQUIRE(found == expected);
+    }
 #endif
   }
 }

@@ -3,6 +3,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "sim/kernels/bench/fma_peak.cpp"
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include <hwy/foreach_target.h>
@@ -18,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // `rounds` times twelve fma, in twelve chains: enough for two units of latency 4 to 5. Returns the
 // number of flops. The values neither grow nor become subnormal.
-HWY_NOINLINE double run_fma_chains(int64_t rounds, float* result) {
+HWY_NOINLINE double fma_chains(int64_t rounds, float* result) {
   const hn::CappedTag<float, 16> d;
   const auto scale = hn::Set(d, result[0]), shift = hn::Set(d, result[1]);
   // Different starts: chains of equal values would be one chain to the compiler.
@@ -46,7 +48,7 @@ HWY_NOINLINE double run_fma_chains(int64_t rounds, float* result) {
 }
 
 using Chains = double (*)(int64_t, float*);
-constexpr Chains kChains = run_fma_chains;
+constexpr Chains kChains = fma_chains;
 #endif
 }  // namespace deepinfer::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -62,18 +64,26 @@ double (*chains_for(Target target))(int64_t, float*) {
 
 }  // namespace
 
-double fma_peak_gflops(Target target, bool thread_time) {
+double run_fma_chains(Target target, double flops) {
   if (!is_available(target)) return 0;
   const auto chains = chains_for(target);
   if (chains == nullptr) return 0;
+  // scale, shift, twelve starts
+  float values[16] = {0.5f, 1.0f, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  constexpr int64_t kProbe = 64;
+  const double per_round = chains(kProbe, values) / static_cast<double>(kProbe);
+  const auto rounds = static_cast<int64_t>(std::ceil(flops / per_round));
+  const double done = chains(std::max<int64_t>(rounds, 1), values);
+  return values[0] > 0 ? done : 0;  // they are: a use of the result
+}
+
+double fma_peak_gflops(Target target, bool thread_time) {
   double best = 0;
   for (int i = 0; i < 10; ++i) {
-    // scale, shift, twelve starts
-    float values[16] = {0.5f, 1.0f, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     const double start = bench_seconds(thread_time);
-    const double flops = chains(200'000, values);
+    const double flops = run_fma_chains(target, 8e7);  // about a millisecond
     const double seconds = bench_seconds(thread_time) - start;
-    if (seconds > 0 && values[0] > 0) best = std::max(best, flops / seconds * 1e-9);
+    if (seconds > 0) best = std::max(best, flops / seconds * 1e-9);
   }
   return best;
 }

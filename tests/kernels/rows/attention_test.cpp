@@ -114,6 +114,7 @@ MaybePartial merged(const MaybePartial& a, const MaybePartial& b) {
 struct Case {
   int64_t heads, channels, window_rows, compressed_rows, first_position;
   bool bf16, narrow, sink;
+  int64_t distinct_keys = 0;  // so that scores tie, in a leaf and across leaves; 0: all differ
 };
 
 struct Inputs {
@@ -133,6 +134,14 @@ Inputs make_inputs(const Case& c, RandomData& random, int64_t window_count,
             {},
             {},
             random.uniforms(c.heads, 3)};
+  for (Data* keys : {&in.window, &in.compressed}) {
+    if (c.distinct_keys == 0) break;
+    const size_t repeat = static_cast<size_t>(c.distinct_keys * c.channels);
+    for (size_t i = repeat; i < keys->wide.size(); ++i) {
+      keys->wide[i] = keys->wide[i - repeat];
+      if (c.bf16) keys->narrow[i] = keys->narrow[i - repeat];
+    }
+  }
   const auto choose = [&](int64_t count, int64_t rows, int64_t row, std::vector<int32_t>& to) {
     std::vector<int32_t> all(static_cast<size_t>(rows));
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
@@ -153,10 +162,11 @@ Inputs make_inputs(const Case& c, RandomData& random, int64_t window_count,
 TEST_CASE("sparse attention") {
   const uint64_t seed = random_seed(0x3061);
   const Case cases[] = {
-      {1, 16, 8, 4, 0, false, false, false},      {3, 20, 20, 30, 3, false, false, true},
-      {16, 32, 130, 0, 1000, true, false, true},  {17, 40, 128, 600, 77, true, true, true},
-      {5, 64, 0, 64, 0, true, true, false},       {33, 48, 40, 700, 505, false, true, true},
-      {2, 33, 128, 520, 300, false, false, false}};
+      {1, 16, 8, 4, 0, false, false, false},         {3, 20, 20, 30, 3, false, false, true},
+      {16, 32, 130, 0, 1000, true, false, true},     {17, 40, 128, 600, 77, true, true, true},
+      {5, 64, 0, 64, 0, true, true, false},          {33, 48, 40, 700, 505, false, true, true},
+      {2, 33, 128, 520, 300, false, false, false},   {5, 40, 128, 600, 77, true, true, true, 3},
+      {3, 33, 130, 520, 300, false, false, true, 2}, {17, 16, 64, 64, 5, true, false, false, 1}};
   uint32_t case_number = 0;
   for (const Case& c : cases) {
     CAPTURE(case_number);
@@ -167,6 +177,7 @@ TEST_CASE("sparse attention") {
     const float scale = 0.3f;
     std::vector<float> expected, expected_lse;
     int64_t merges = 0;
+    int64_t ties = 0;  // of leaf maxima that merge
     double squared_error = 0, squared = 0;
     for (int64_t t = 0; t < kRows; ++t) {
       std::vector<std::vector<Key>> leaves(64);
@@ -191,7 +202,9 @@ TEST_CASE("sparse attention") {
         }
         for (size_t half = 32; half > 0; half /= 2) {
           for (size_t i = 0; i < half; ++i) {
-            merges += partials[i] && partials[i + half] ? 1 : 0;
+            const bool both = partials[i] && partials[i + half];
+            merges += both ? 1 : 0;
+            ties += both && partials[i]->maximum == partials[i + half]->maximum ? 1 : 0;
             partials[i] = merged(partials[i], partials[i + half]);
           }
         }
@@ -227,6 +240,7 @@ TEST_CASE("sparse attention") {
     // A relative error of 2^-9 for every rounded probability, else of fp32's order.
     CHECK(std::sqrt(squared_error / squared) < (c.narrow ? 0x1p-8 : 1e-5));
     if (c.compressed_rows + c.window_rows > 64) CHECK(merges > 10);
+    if (c.distinct_keys > 0) CHECK(ties > 10);
     for (const Target target : available_targets()) {
       CAPTURE(std::string(target_name(target)));
       Result out(kRows * c.heads, c.channels, c.bf16);

@@ -36,7 +36,7 @@ __attribute__((noinline, target("avx2,fma"))) void processor(const float* a, con
               _mm_cvtss_f32(_mm_fmadd_ss(x, y, z)), (_mm_movemask_ps(_mm_cmplt_ss(x, y)) & 1) != 0};
 }
 Results software(float a, float b, float c) {
-  using namespace N_SOFTWARE;
+  using namespace software_float;
   return {canonical_add(a, b), canonical_multiply(a, b), canonical_divide(a, b),
           canonical_sqrt(a),   canonical_fma(a, b, c),   flush(a) < flush(b)};
 }

@@ -12,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/kernels/effort.h"
 #include "tests/kernels/rows/random_data.h"
 #include "tests/random_seed.h"
 
@@ -90,7 +91,7 @@ TEST_CASE("every bf16 argument gives the same bits on all targets") {
 TEST_CASE("random fp32 patterns give the same bits on all targets") {
   const uint64_t seed = random_seed(0x3001);
   RandomData random(seed, 1, 0);
-  std::vector<float> x(1 << 17);
+  std::vector<float> x(static_cast<size_t>(effort(1 << 17)));
   for (float& value : x) value = std::bit_cast<float>(random.bits());
   for (size_t i = 0; i < x.size() / 2; ++i) x[i] = random.spread(7);
   for (const Case& c : kCases) {
@@ -106,7 +107,7 @@ TEST_CASE("random fp32 patterns give the same bits on all targets") {
 TEST_CASE("errors stay within the stated bounds") {
   const uint64_t seed = random_seed(0x3002);
   // Patterns of each function's interval, a stride apart that shares no factor with 2^32.
-  constexpr int64_t kSamples = 4000000;
+  constexpr int64_t kSamples = effort(4000000);
   for (const Case& c : kCases) {
     RandomData random(seed, 2, static_cast<uint32_t>(c.function));
     std::vector<float> x = all_bf16();

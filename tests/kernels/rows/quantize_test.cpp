@@ -74,16 +74,78 @@ std::vector<float> adversarial_row(RandomData& random, int64_t blocks) {
   return row;
 }
 
+void append_with_neighbours(float value, std::vector<float>& to) {
+  for (const float near : {value, std::nextafter(value, 0.0f), std::nextafter(value, 1e30f)}) {
+    to.push_back(near);
+    to.push_back(-near);
+  }
+}
+
+// Magnitudes of a format's codes, and the middles between them, ascending.
+std::vector<float> rounding_boundaries(NumericFormat format, double largest) {
+  std::vector<float> points;
+  double previous = 0;
+  for (uint32_t code = 0; decode(format, code) <= largest; ++code) {
+    const double value = decode(format, code);
+    if (code > 0) points.push_back(static_cast<float>((previous + value) / 2));
+    points.push_back(static_cast<float>(value));
+    previous = value;
+    if (code + 1 == 1u << (format_info(format).bits - 1)) break;
+  }
+  return points;
+}
+
+// Blocks of one number and zeros put every maximum beside a boundary where a block's scale changes;
+// blocks under a fixed maximum put every number beside a boundary of its code, and the boundary
+// itself, of every grid and at small, usual and large scales.
+std::vector<float> boundary_row() {
+  std::vector<float> maxima, row;
+  for (int exponent = -126; exponent <= 118; ++exponent) {
+    for (const double limit : {448.0, 240.0, 224.0, 6.0}) {
+      append_with_neighbours(std::ldexp(static_cast<float>(limit), exponent), maxima);
+    }
+  }
+  // The e4m3 scales of FQ4-16 are those of a sixth of the maximum.
+  for (const float point : rounding_boundaries(NumericFormat::kE4M3FN, 448)) {
+    append_with_neighbours(point * 6, maxima);
+  }
+  for (const float largest : maxima) {
+    row.push_back(largest);
+    row.insert(row.end(), 31, 0.0f);
+  }
+  for (const double largest : {448.0, 240.0, 224.0, 6.0}) {
+    std::vector<float> points = rounding_boundaries(NumericFormat::kE4M3FN, largest);
+    const std::vector<float> coarse = rounding_boundaries(NumericFormat::kE2M1, 6);
+    points.insert(points.end(), coarse.begin(), coarse.end());
+    for (const int exponent : {-126, -125, -124, -123, -20, -8, 0, 3, 118}) {
+      std::vector<float> values;
+      for (const float point : points) {
+        if (point <= largest) append_with_neighbours(std::ldexp(point, exponent), values);
+      }
+      for (size_t i = 0; i < values.size(); ++i) {
+        // Two a block of 32, so that both blocks of 16 have the maximum.
+        if (row.size() % 16 == 0) row.push_back(std::ldexp(static_cast<float>(largest), exponent));
+        row.push_back(values[i]);
+      }
+      row.resize((row.size() + 31) / 32 * 32, 0.0f);
+    }
+  }
+  return row;
+}
+
 std::vector<std::vector<float>> rows_to_try(uint64_t seed, uint32_t op) {
   std::vector<std::vector<float>> rows = {{}};
-  // Every bf16 number but NaN and infinity, in blocks of like size and in mixed blocks.
+  // Every bf16 number but NaN and infinity, both signs, in blocks of like size and in mixed blocks.
   std::vector<float> ascending, mixed;
   for (uint32_t i = 0; i < 0x7F80; ++i) {
-    ascending.push_back(from_bf16(static_cast<uint16_t>(i | (i & 1) << 15)));
-    mixed.push_back(from_bf16(static_cast<uint16_t>((i * 7919) % 0x7F80)));
+    for (const uint32_t sign : {0u, 0x8000u}) {
+      ascending.push_back(from_bf16(static_cast<uint16_t>(i | sign)));
+      mixed.push_back(from_bf16(static_cast<uint16_t>((i * 7919) % 0x7F80 | sign)));
+    }
   }
   rows.push_back(ascending);
   rows.push_back(mixed);
+  rows.push_back(boundary_row());
   // All zero, negative zero, the smallest subnormal, subnormals around the scale's floor, the
   // largest number.
   for (const float value : {0.0f, -0.0f, 0x1p-149f, 0x1p-127f, 0x1.8p-127f, -0x1.fffffcp-127f,
@@ -116,6 +178,12 @@ TEST_CASE("quantisers give the reference's codes, scales and values") {
       if (!finite) continue;  // rounded up to infinity
       const int64_t columns = static_cast<int64_t>(row.size());
       const RowView x = narrow ? view(narrow_row.data(), 1, columns) : view(row.data(), 1, columns);
+      std::vector<Expected> aq32, fq4_16;
+      for (const double limit : kLimits) {
+        aq32.push_back(expected_aq32(row, limit));
+        fq4_16.push_back(expected_fq4_16(row, limit));
+      }
+      const Expected fq4_32 = expected_fq4_32(row);
       for (const Target target : available_targets()) {
         const std::string where = std::string(target_name(target)) + (narrow ? " bf16" : " fp32");
         CAPTURE(where);
@@ -124,21 +192,21 @@ TEST_CASE("quantisers give the reference's codes, scales and values") {
         const MutableRowView y =
             narrow ? view(bf16.data(), 1, columns) : view(wide.data(), 1, columns);
         const auto result = [&] { return narrow ? from_bf16(bf16) : wide; };
-        for (const double limit : kLimits) {
+        for (size_t i = 0; i < std::size(kLimits); ++i) {
+          const double limit = kLimits[i];
           CAPTURE(limit);
-          const Expected aq32 = expected_aq32(row, limit);
           std::vector<uint8_t> codes(row.size()), scales(row.size() / 32);
           CHECK(quantize_aq32(x, limit, codes.data(), columns, scales.data(), columns / 32,
                               target) == -1);
-          CHECK(codes == aq32.codes);
-          CHECK(scales == aq32.scales);
+          CHECK(codes == aq32[i].codes);
+          CHECK(scales == aq32[i].scales);
           CHECK(fake_quantize_aq32(x, limit, y, target) == -1);
-          CHECK(same_bits(result(), aq32.values));
+          CHECK(same_bits(result(), aq32[i].values));
           CHECK(fake_quantize_fq4_16(x, limit, y, target) == -1);
-          CHECK(same_bits(result(), expected_fq4_16(row, limit).values));
+          CHECK(same_bits(result(), fq4_16[i].values));
         }
         CHECK(fake_quantize_fq4_32(x, y, target) == -1);
-        CHECK(same_bits(result(), expected_fq4_32(row).values));
+        CHECK(same_bits(result(), fq4_32.values));
       }
     }
   }
@@ -193,6 +261,57 @@ TEST_CASE("strides, and the row of the first number that is not finite") {
       CHECK(fake_quantize_aq32(rows, 448, view(y.data(), 5, 64), target) == 3);
       CHECK(fake_quantize_fq4_32(rows, view(y.data(), 5, 64), target) == 3);
       CHECK(fake_quantize_fq4_16(rows, 448, view(y.data(), 5, 64), target) == 3);
+    }
+  }
+}
+
+TEST_CASE("every bf16 number as the maximum of its block") {
+  // Blocks of the number, its half and zeros, as many rows as there are exponents.
+  constexpr int64_t kRows = 255, kColumns = 128 * 32;
+  std::vector<uint16_t> x(kRows * kColumns, 0);
+  for (uint32_t magnitude = 0; magnitude < 0x7F80; ++magnitude) {
+    x[magnitude * 32] = static_cast<uint16_t>(magnitude | (magnitude & 1) << 15);
+    x[magnitude * 32 + 17] = to_bf16(from_bf16(static_cast<uint16_t>(magnitude)) / 2);
+  }
+  const RowView rows = view(x.data(), kRows, kColumns);
+  for (const double limit : kLimits) {
+    CAPTURE(limit);
+    const Expected expected = expected_aq32(from_bf16(x), limit),
+                   expected16 = expected_fq4_16(from_bf16(x), limit),
+                   expected32 = expected_fq4_32(from_bf16(x));
+    for (const Target target : available_targets()) {
+      CAPTURE(std::string(target_name(target)));
+      std::vector<uint8_t> codes(x.size()), scales(x.size() / 32);
+      CHECK(quantize_aq32(rows, limit, codes.data(), kColumns, scales.data(), kColumns / 32,
+                          target) == -1);
+      CHECK(codes == expected.codes);
+      CHECK(scales == expected.scales);
+      std::vector<uint16_t> y(x.size());
+      CHECK(fake_quantize_aq32(rows, limit, view(y.data(), kRows, kColumns), target) == -1);
+      CHECK(same_bits(from_bf16(y), expected.values));
+      CHECK(fake_quantize_fq4_16(rows, limit, view(y.data(), kRows, kColumns), target) == -1);
+      CHECK(same_bits(from_bf16(y), expected16.values));
+      if (limit != kLimits[0]) continue;
+      CHECK(fake_quantize_fq4_32(rows, view(y.data(), kRows, kColumns), target) == -1);
+      CHECK(same_bits(from_bf16(y), expected32.values));
+    }
+  }
+}
+
+TEST_CASE("every bf16 infinity and NaN is reported, at every place of a block") {
+  for (const Target target : available_targets()) {
+    CAPTURE(std::string(target_name(target)));
+    for (uint32_t pattern = 0x7F80; pattern < 0x10000; ++pattern) {
+      if ((pattern & 0x7F80) != 0x7F80) continue;
+      std::vector<uint16_t> x(2 * 32, 0x3F80), y(x.size());
+      std::vector<uint8_t> codes(x.size()), scales(2);
+      x[32 + pattern % 32] = static_cast<uint16_t>(pattern);
+      const RowView rows = view(x.data(), 2, 32);
+      const MutableRowView out = view(y.data(), 2, 32);
+      CHECK(quantize_aq32(rows, 448, codes.data(), 32, scales.data(), 1, target) == 1);
+      CHECK(fake_quantize_aq32(rows, 448, out, target) == 1);
+      CHECK(fake_quantize_fq4_32(rows, out, target) == 1);
+      CHECK(fake_quantize_fq4_16(rows, 448, out, target) == 1);
     }
   }
 }

@@ -70,6 +70,29 @@ TEST_CASE("top-k with few distinct scores, both zeros, subnormals and -inf") {
   CHECK(cut_ties > 100);
 }
 
+TEST_CASE("top-k and greedy among every bf16 number but NaN") {
+  // Out of order, and each once but for the zeros, which tie.
+  std::vector<float> scores;
+  for (uint32_t i = 0; i < 0x10000; ++i) {
+    const float value = from_bf16(static_cast<uint16_t>(i * 40503u));
+    if (!std::isnan(value)) scores.push_back(value);
+  }
+  const int64_t columns = static_cast<int64_t>(scores.size());
+  const RowView row = view(scores.data(), 1, columns);
+  // The last two cut between the zeros, and leave out -inf alone.
+  const int64_t positive =
+      std::count_if(scores.begin(), scores.end(), [](float x) { return x > 0; });
+  for (const int64_t k : {int64_t{1}, int64_t{1000}, positive + 1, columns}) {
+    CAPTURE(k);
+    std::vector<int32_t> found(static_cast<size_t>(k));
+    CHECK(topk_select(row, k, found.data()) == -1);
+    CHECK(found == literal_topk(scores, k));
+  }
+  int64_t id = -1;
+  CHECK(greedy_sample(row, &id) == -1);
+  CHECK(scores[static_cast<size_t>(id)] == kInfinity);
+}
+
 TEST_CASE("a NaN is reported by its row") {
   std::vector<float> scores(4 * 20, 1.0f);
   std::vector<int32_t> indices(4 * 8);

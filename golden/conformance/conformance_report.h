@@ -1,0 +1,47 @@
+// Writes a conformance run: a table for people, JSON for programs.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "golden/conformance/conformance.h"
+
+namespace deepinfer::conformance {
+
+// What the text may be dressed with; identity functions leave it plain.
+struct TextStyle {
+  std::function<std::string(std::string_view)> good;
+  std::function<std::string(std::string_view)> bad;
+  std::function<std::string(std::string_view)> quiet;
+  std::function<std::string(std::string_view)> title;
+};
+TextStyle plain_style();
+
+// One line an op, failures with the line that repeats each, one line at the end. With `detail` each
+// case too: inputs, and outputs by implementation.
+void write_text(const ConformanceReport& report, bool detail, const TextStyle& style,
+                std::ostream& out);
+
+// "30 ops, 1069 cases on 4 targets: 1069 bit-equal, 0 failures; digest 0123456789abcdef"
+std::string summary_line(const ConformanceReport& report);
+
+// Schema 1:
+//   {schema, seed, device, implementations[], digest, seconds, exit_code,
+//    summary: {ops, cases, failures, compared},
+//    ops[]: {op, cases, throwing_cases, bit_equal_between_targets, bit_equal_to_reference,
+//            elements, unbounded_elements, worst_ulp, worst_nmse, worst_bound_share, failures,
+//            digest},
+//    failures[]: {op, case, name, kind, implementation, output, element[], detail, replay},
+//    cases: null | [{op, case, name, must_throw, bit_equal_between_targets, bit_equal_to_reference,
+//            digest, failures, inputs[]: {dtype, shape[]},
+//            implementations[]: {name, digest, thrown,
+//              outputs[]: {name, dtype, shape[], exact, elements, unbounded_elements,
+//                          differing_elements, worst_ulp, nmse, worst_bound_share,
+//                          worst_element}}}]}
+// Digests are 16 hexadecimal digits. `cases` is there with `detail`; `reference` is the first of
+// its implementations. What the figures mean: conformance.h, OutputResult. null: not finite.
+std::string report_json(const ConformanceReport& report, bool detail);
+
+}  // namespace deepinfer::conformance

@@ -1,0 +1,226 @@
+// Cases of topk_select, candidate_blocks, candidate_mask and greedy_sample: exact, since their
+// scores are inputs. Integers make ties, which go to the smaller index.
+#include <limits>
+
+#include "golden/conformance/case_values.h"
+#include "golden/conformance/op_case.h"
+#include "platform/ops.h"
+
+namespace deepinfer::conformance {
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Scores [T, N]: integers, ordinary, ..., some -inf (never chosen), some rows nothing else.
+Tensor scores_of(RandomStream& random, int64_t rows, int64_t width, Values values, bool hidden) {
+  Tensor scores = random_tensor(random, {rows, width}, at::kFloat, values);
+  auto* data = scores.data_ptr<float>();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < width; ++i) {
+      if (hidden && (row % 4 == 2 || random.one_in(3))) data[row * width + i] = -kInfinity;
+    }
+  }
+  return scores;
+}
+
+constexpr Values kScoreValues[] = {Values::kOrdinary, Values::kIntegers, Values::kTiny,
+                                   Values::kExtreme, Values::kZeros};
+
+Tensor with_nan(RandomStream& random, int64_t rows, int64_t width, int64_t row, int64_t column) {
+  Tensor scores = random_tensor(random, {rows, width}, at::kFloat);
+  scores[row][column] = std::numeric_limits<float>::quiet_NaN();
+  return scores;
+}
+
+OpCase named(const char* op, const char* output, const std::string& name) {
+  OpCase one;
+  one.op = op;
+  one.outputs = {output};
+  one.name = name;
+  return one;
+}
+
+void add_topk_select(std::vector<OpCase>& cases) {
+  const auto add = [&](int64_t rows, int64_t width, int64_t k, Values values, bool hidden) {
+    OpCase one = named("topk_select", "indices",
+                       shape_text({rows, width}) + " k " + std::to_string(k) + " " +
+                           std::string(values_name(values)) + (hidden ? " some -inf" : ""));
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      return {scores_of(random, rows, width, values, hidden)};
+    };
+    one.run = [=](const Tensors& in, bool) -> Tensors { return {ops::topk_select(in[0], k)}; };
+    cases.push_back(one);
+  };
+  for (const Values values : kScoreValues) {
+    for (const bool hidden : {false, true}) {
+      add(5, 33, 7, values, hidden);
+      add(3, 128, 16, values, hidden);
+      add(4, 9, 20, values, hidden);  // more than there are
+      add(2, 1000, 64, values, hidden);
+    }
+  }
+  add(0, 8, 3, Values::kOrdinary, false);
+  add(3, 0, 2, Values::kOrdinary, false);
+  add(3, 8, 0, Values::kOrdinary, false);
+  add(1, 1, 1, Values::kOrdinary, false);
+  for (const bool far : {false, true}) {
+    OpCase nan = named("topk_select", "indices", far ? "NaN past the k largest" : "NaN in row 2");
+    nan.inputs = [far](RandomStream& random) -> Tensors {
+      return {with_nan(random, 4, 40, 2, far ? 39 : 0)};
+    };
+    nan.run = [](const Tensors& in, bool) -> Tensors { return {ops::topk_select(in[0], 3)}; };
+    nan.throws = {{.text = "row 2"}};
+    cases.push_back(nan);
+  }
+  OpCase negative = named("topk_select", "indices", "k -1");
+  negative.inputs = [](RandomStream& random) -> Tensors {
+    return {random_tensor(random, {2, 4}, at::kFloat)};
+  };
+  negative.run = [](const Tensors& in, bool) -> Tensors { return {ops::topk_select(in[0], -1)}; };
+  negative.throws = {{.text = "topk_select"}};
+  cases.push_back(negative);
+}
+
+void add_candidate_blocks(std::vector<OpCase>& cases) {
+  const auto add = [&](int64_t rows, int64_t width, int64_t block, int64_t most, Values values,
+                       bool infinities) {
+    OpCase one = named("candidate_blocks", "blocks",
+                       shape_text({rows, width}) + " blocks of " + std::to_string(block) +
+                           ", at most " + std::to_string(most) + " " +
+                           std::string(values_name(values)) + (infinities ? " some inf" : ""));
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      Tensor scores = random_tensor(random, {rows, width}, at::kFloat, values);
+      std::vector<int64_t> visible;
+      auto* data = scores.data_ptr<float>();
+      for (int64_t row = 0; row < rows; ++row) {
+        // As index_score leaves them: -inf past what is visible; some rows see nothing.
+        const int64_t seen = row % 5 == 3 ? 0 : random.below(width + 1);
+        visible.push_back(seen);
+        for (int64_t i = 0; i < width; ++i) {
+          if (infinities && random.one_in(3)) data[row * width + i] = kInfinity;
+          if (i >= seen) data[row * width + i] = -kInfinity;
+        }
+      }
+      return {scores, long_tensor(visible)};
+    };
+    one.run = [=](const Tensors& in, bool) -> Tensors {
+      return {ops::candidate_blocks(in[0], in[1], block, most)};
+    };
+    cases.push_back(one);
+  };
+  for (const Values values : kScoreValues) {
+    add(6, 33, 4, 3, values, false);
+    add(11, 128, 16, 4, values, false);
+    add(4, 100, 7, 20, values, false);
+    add(5, 64, 1, 9, values, false);
+  }
+  add(16, 96, 4, 3, Values::kOrdinary, true);
+  add(0, 8, 4, 2, Values::kOrdinary, false);
+  add(3, 0, 4, 2, Values::kOrdinary, false);
+  add(2, 5, 8, 1, Values::kOrdinary, false);
+  OpCase nan = named("candidate_blocks", "blocks", "NaN in row 1");
+  nan.inputs = [](RandomStream& random) -> Tensors {
+    return {with_nan(random, 3, 20, 1, 7), long_tensor({20, 20, 20})};
+  };
+  nan.run = [](const Tensors& in, bool) -> Tensors {
+    return {ops::candidate_blocks(in[0], in[1], 4, 2)};
+  };
+  nan.throws = {{.text = "row 1"}};
+  cases.push_back(nan);
+  OpCase wrong = nan;
+  wrong.name = "visible of another size";
+  wrong.inputs = [](RandomStream& random) -> Tensors {
+    return {random_tensor(random, {3, 20}, at::kFloat), long_tensor({20, 20})};
+  };
+  wrong.throws = {{.text = "visible [T]"}};
+  cases.push_back(wrong);
+}
+
+void add_candidate_mask(std::vector<OpCase>& cases) {
+  const auto add = [&](int64_t rows, int64_t width, int64_t block, int64_t count, Values values) {
+    OpCase one = named("candidate_mask", "scores",
+                       shape_text({rows, width}) + " " + std::to_string(count) + " blocks of " +
+                           std::to_string(block) + " " + std::string(values_name(values)));
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      const int64_t blocks = (width + block - 1) / block;
+      std::vector<int64_t> chosen;
+      for (int64_t row = 0; row < rows; ++row) {
+        int64_t next = 0;
+        for (int64_t i = 0; i < count; ++i) {
+          next += random.below(3);
+          chosen.push_back(next < blocks ? next : -1);  // ascending, -1 padded
+          ++next;
+        }
+      }
+      return {random_tensor(random, {rows, width}, at::kFloat, values),
+              int_tensor(chosen, {rows, count})};
+    };
+    one.run = [=](const Tensors& in, bool) -> Tensors {
+      return {ops::candidate_mask(in[0], in[1], block)};
+    };
+    cases.push_back(one);
+  };
+  for (const Values values :
+       {Values::kOrdinary, Values::kTiny, Values::kExtreme, Values::kZeros, Values::kSpecial}) {
+    add(5, 33, 4, 3, values);
+    add(7, 128, 16, 4, values);
+    add(3, 50, 7, 8, values);
+  }
+  add(0, 8, 4, 2, Values::kOrdinary);
+  add(3, 0, 4, 2, Values::kOrdinary);
+  add(3, 9, 4, 0, Values::kOrdinary);
+  add(1, 1, 1, 1, Values::kOrdinary);
+  OpCase wrong = cases.back();
+  wrong.name = "blocks of one row fewer";
+  wrong.inputs = [](RandomStream& random) -> Tensors {
+    return {random_tensor(random, {3, 20}, at::kFloat), int_tensor({0, 1}, {2, 1})};
+  };
+  wrong.throws = {{.text = "blocks [T, B] expected"}};
+  cases.push_back(wrong);
+}
+
+void add_greedy_sample(std::vector<OpCase>& cases) {
+  const auto add = [&](int64_t rows, int64_t width, Values values, bool hidden) {
+    OpCase one = named("greedy_sample", "ids",
+                       shape_text({rows, width}) + " " + std::string(values_name(values)) +
+                           (hidden ? " some -inf" : ""));
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      return {scores_of(random, rows, width, values, hidden)};
+    };
+    one.run = [](const Tensors& in, bool) -> Tensors { return {ops::greedy_sample(in[0])}; };
+    cases.push_back(one);
+  };
+  for (const Values values : kScoreValues) {
+    for (const bool hidden : {false, true}) {
+      add(5, 33, values, hidden);
+      add(3, 1000, values, hidden);
+    }
+  }
+  add(0, 8, Values::kOrdinary, false);
+  add(4, 1, Values::kOrdinary, false);
+  add(2, 32000, Values::kOrdinary, false);
+  OpCase nan = named("greedy_sample", "ids", "NaN in row 2");
+  nan.inputs = [](RandomStream& random) -> Tensors { return {with_nan(random, 4, 40, 2, 39)}; };
+  nan.run = [](const Tensors& in, bool) -> Tensors { return {ops::greedy_sample(in[0])}; };
+  nan.throws = {{.text = "row 2"}};
+  cases.push_back(nan);
+  OpCase wrong = nan;
+  wrong.name = "no logits";
+  wrong.inputs = [](RandomStream&) -> Tensors { return {at::zeros({2, 0}, at::kFloat)}; };
+  wrong.throws = {{.text = "logits must be [T, V]"}};
+  cases.push_back(wrong);
+}
+
+}  // namespace
+
+namespace internal {
+void add_selection_cases(std::vector<OpCase>& cases) {
+  add_topk_select(cases);
+  add_candidate_blocks(cases);
+  add_candidate_mask(cases);
+  add_greedy_sample(cases);
+}
+}  // namespace internal
+
+}  // namespace deepinfer::conformance
