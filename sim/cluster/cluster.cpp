@@ -24,6 +24,11 @@ struct Unwound {};
 
 constexpr int64_t kWholeRun = -1;  // in place of a rank: a failure of no single one
 
+enum class GroupKind {
+  kReplica,
+  kPair,  // the two ends of send and receive: not a replica group to the runtime
+};
+
 // Members of one group that come together, call by call.
 struct Meeting {
   std::vector<int64_t> members;   // ranks, in group order
@@ -85,7 +90,8 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
 class Cluster {
  public:
   Cluster(const ClusterOptions& options)
-      : executor_(Executor::make(options.executor, options.ranks)),
+      : topology_(options.topology),
+        executor_(Executor::make(options.executor, options.ranks)),
         states_(static_cast<size_t>(options.ranks)),
         woken_(static_cast<size_t>(executor_->workers())) {}
 
@@ -93,7 +99,8 @@ class Cluster {
 
   ClusterStatistics run(const std::function<void(RankContext&)>& program, TaskLocals* locals);
 
-  GroupPtr make_group(int64_t rank, ReplicaGroups groups, const CallSite& site);
+  GroupPtr make_group(int64_t rank, ReplicaGroups groups, const CallSite& site,
+                      GroupKind kind = GroupKind::kReplica);
 
   // Waits until every member has made its call and it is done.
   void meet(int64_t rank, const MeetingGroup& group, Call& call) {
@@ -186,6 +193,7 @@ class Cluster {
   CollectiveError stuck_error() const;
   [[noreturn]] static void rethrow(const Failure& failure);
 
+  const Topology* const topology_;
   const std::unique_ptr<Executor> executor_;
   std::vector<RankState> states_;
   std::vector<std::vector<int64_t>> woken_;                            // [workers] scratch
@@ -323,7 +331,7 @@ class RankCommunicator final : public Communicator {
                 "a rank of 0 to " + std::to_string(size() - 1) + " but " + std::to_string(rank_),
                 std::to_string(peer));
     }
-    return cluster_.make_group(rank_, {{from, to}}, site);
+    return cluster_.make_group(rank_, {{from, to}}, site, GroupKind::kPair);
   }
 
   void meet(const Group& group, CollectiveOp op, const ConstBuffer& in, const Buffer& out,
@@ -379,7 +387,8 @@ class RankCommunicator final : public Communicator {
   GroupPtr world_;
 };
 
-GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite& site) {
+GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite& site,
+                             GroupKind kind) {
   const auto fail = [&](const std::string& what, const std::string& expected) {
     throw CollectiveError({.what = what,
                            .where = "rank " + std::to_string(rank) + ", group at " + site.text(),
@@ -408,6 +417,10 @@ GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite&
     fail("replica groups (" + replica_groups_text(groups) + ") does not have myself " +
              std::to_string(rank),
          "a group with the caller");
+  }
+  if (topology_ != nullptr && kind == GroupKind::kReplica) {
+    require_accepted(*topology_, groups,
+                     "rank " + std::to_string(rank) + ", group at " + site.text());
   }
   const std::scoped_lock lock(mutex_);
   const ReplicaGroups& list = *lists_.insert(std::move(groups)).first;
@@ -586,6 +599,13 @@ ClusterStatistics run_cluster(const ClusterOptions& options,
     throw ConfigError({.what = "a cluster without ranks",
                        .where = "ClusterOptions::ranks",
                        .expected = "at least 1",
+                       .found = std::to_string(options.ranks)});
+  }
+  if (options.topology != nullptr && options.topology->ranks() != options.ranks) {
+    throw ConfigError({.what = "another number of ranks than the topology has",
+                       .where = "ClusterOptions::ranks",
+                       .expected = std::to_string(options.topology->ranks()) + " (" +
+                                   options.topology->name + ")",
                        .found = std::to_string(options.ranks)});
   }
   return Cluster(options).run(program, locals);

@@ -9,11 +9,15 @@
 #include "platform/communicator.h"
 #include "platform/errors.h"
 #include "sim/cluster/executor.h"
+#include "sim/topology/topology.h"
 
 namespace deepinfer {
 
 struct ClusterOptions {
   int64_t ranks = 1;
+  // Where the ranks are: groups that its runtime refuses are errors then, and there are as many
+  // ranks as it has. Null: any groups. Must outlive the run.
+  const Topology* topology = nullptr;
   ExecutorOptions executor;
 };
 
