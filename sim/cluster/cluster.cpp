@@ -51,28 +51,32 @@ struct Meeting {
 
 class MeetingGroup final : public Group {
  public:
-  MeetingGroup(const ReplicaGroups& groups, size_t own, int64_t position, Meeting& meeting)
-      : groups_(groups), own_(own), position_(position), meeting_(meeting) {}
+  MeetingGroup(const ReplicaGroups& groups, int64_t position, Meeting& meeting)
+      : groups_(groups), position_(position), meeting_(meeting) {}
   const ReplicaGroups& groups() const override { return groups_; }
-  const std::vector<int64_t>& members() const override { return groups_[own_]; }
+  const std::vector<int64_t>& members() const override { return meeting_.members; }
   int64_t position() const { return position_; }
+  int64_t rank() const { return meeting_.members[static_cast<size_t>(position_)]; }
   Meeting& meeting() const { return meeting_; }
 
  private:
   const ReplicaGroups& groups_;  // the cluster's
-  size_t own_;
   int64_t position_;
   Meeting& meeting_;
 };
 
 // What is known of a rank from outside.
 struct alignas(64) RankState {
-  std::atomic<bool> parked = false;  // set by the rank, cleared by the one who unparks it
-  const Call* waiting = nullptr;     // of a parked rank
-  const Meeting* meeting = nullptr;  // where
+  int64_t made = 0;                  // calls begun
+  const Meeting* meeting = nullptr;  // where it waits; null if it does not
   bool ended = false;
-  bool has_finished = false;
-  CallRecord finished;  // the last collective that it finished
+  // The call that it is in or makes next, and the one before it: what it finished last. Calls live
+  // here and not on the rank's stack, so that neither has to be copied.
+  Call calls[2];
+
+  Call& current() { return calls[made % 2]; }
+  const Call& current() const { return calls[made % 2]; }
+  const Call* finished() const { return made == 0 ? nullptr : &calls[(made - 1) % 2]; }
 };
 
 std::string ranks_text(const std::vector<int64_t>& ranks) {
@@ -92,8 +96,7 @@ class Cluster {
   Cluster(const ClusterOptions& options)
       : topology_(options.topology),
         executor_(Executor::make(options.executor, options.ranks)),
-        states_(static_cast<size_t>(options.ranks)),
-        woken_(static_cast<size_t>(executor_->workers())) {}
+        states_(static_cast<size_t>(options.ranks)) {}
 
   int64_t size() const { return static_cast<int64_t>(states_.size()); }
 
@@ -102,22 +105,26 @@ class Cluster {
   GroupPtr make_group(int64_t rank, ReplicaGroups groups, const CallSite& site,
                       GroupKind kind = GroupKind::kReplica);
 
+  // The call to fill in before `meet`.
+  Call& next_call(int64_t rank) { return states_[static_cast<size_t>(rank)].current(); }
+
   // Waits until every member has made its call and it is done.
-  void meet(int64_t rank, const MeetingGroup& group, Call& call) {
+  void meet(int64_t rank, const MeetingGroup& group) {
     throw_if_aborted();
+    RankState& state = states_[static_cast<size_t>(rank)];
+    Call& call = state.current();
     Meeting& meeting = group.meeting();
     const auto position = static_cast<size_t>(group.position());
     call.groups = &group.groups();
     call.sequence = meeting.sequence[position]++;
-    RankState& state = states_[static_cast<size_t>(rank)];
+    call.done.store(false, std::memory_order_relaxed);
     meeting.calls[position] = &call;
     if (is_last(meeting, position)) {
-      complete(rank, meeting);
+      complete(meeting);
     } else {
       wait(rank, state, meeting, call);
     }
-    state.finished = record_of(call);
-    state.has_finished = true;
+    ++state.made;
   }
 
  private:
@@ -143,24 +150,21 @@ class Cluster {
   }
 
   void wait(int64_t rank, RankState& state, const Meeting& meeting, const Call& call) {
-    state.waiting = &call;
     state.meeting = &meeting;
-    while (!call.done.load()) {
-      // Whoever completes the call, or ends the run, says so first and then looks who is parked;
-      // here it is the other way round. So one of the two sees the other.
-      state.parked.store(true);
-      const bool over = call.done.load() || aborted_.load();
-      if (!over || !state.parked.exchange(false)) executor_->park(rank);
-      if (call.done.load() || !aborted_.load()) continue;
-      // A member that is at work on this call has to be done before the call's frame goes.
-      while (completing_.load() != 0) std::this_thread::yield();
-      if (!call.done.load()) throw Unwound();
+    while (!call.done.load(std::memory_order_acquire)) {
+      if (aborted_.load()) {
+        // A member that is at work on this call has to be done before the rank's buffers go.
+        while (completing_.load() != 0) std::this_thread::yield();
+        if (!call.done.load()) throw Unwound();
+        break;
+      }
+      executor_->park(rank);
     }
-    state.waiting = nullptr;
+    state.meeting = nullptr;
   }
 
   // All have come: by the last of them.
-  void complete(int64_t rank, Meeting& meeting) {
+  void complete(Meeting& meeting) {
     completing_.fetch_add(1);
     std::exception_ptr error;
     const bool over = aborted_.load();
@@ -172,23 +176,18 @@ class Cluster {
     }
     perform(meeting.calls);
     ++meeting.completed;
-    for (const Call* call : meeting.calls) meeting.bytes += call->in.bytes();
-    std::vector<int64_t>& woken = woken_[static_cast<size_t>(executor_->worker_of(rank))];
-    woken.clear();
-    for (size_t i = 0; i < meeting.calls.size(); ++i) {
-      const int64_t member = meeting.members[i];
-      if (member == rank) continue;
-      meeting.calls[i]->done.store(true);
-      // From here on the member may go on: its call is no longer there.
-      if (states_[static_cast<size_t>(member)].parked.exchange(false)) woken.push_back(member);
+    if (meeting.calls[0]->op != CollectiveOp::kBarrier) {
+      for (const Call* call : meeting.calls) meeting.bytes += call->in.bytes();
     }
+    // From here on members may go on, and make their next call.
+    for (Call* call : meeting.calls) call->done.store(true, std::memory_order_release);
     completing_.fetch_sub(1);
-    executor_->unpark(woken);
+    executor_->unpark(meeting.members);
   }
 
   std::exception_ptr disagreement(const Meeting& meeting) const;
   void abort(int64_t rank, std::exception_ptr error);
-  void wake_parked();
+  void wake_all();
   void stuck();
   CollectiveError stuck_error() const;
   [[noreturn]] static void rethrow(const Failure& failure);
@@ -196,7 +195,6 @@ class Cluster {
   const Topology* const topology_;
   const std::unique_ptr<Executor> executor_;
   std::vector<RankState> states_;
-  std::vector<std::vector<int64_t>> woken_;                            // [workers] scratch
   std::mutex mutex_;                                                   // of the members below
   std::map<std::vector<int64_t>, std::unique_ptr<Meeting>> meetings_;  // by members in order
   std::set<ReplicaGroups> lists_;                                      // every list that was named
@@ -241,13 +239,10 @@ class RankCommunicator final : public Communicator {
         "axis " << map.axis() << " of " << map.ranks() << " ranks, group of " << group.size()
                 << ", " << partials.size() << " partials");
     require_reducible(out.type, CollectiveOp::kAllReduceTree, site);
-    Call call;
-    call.op = CollectiveOp::kAllReduceTree;
-    call.out = out;
+    Call& call = begin_call(CollectiveOp::kAllReduceTree, {}, out, site);
     call.map = &map;
     call.partials = partials;
-    call.site = site;
-    cluster_.meet(rank_, own(group), call);
+    cluster_.meet(rank_, own(group));
   }
   void all_gather(const ConstBuffer& in, const Buffer& out, const Group& group,
                   CallSite site) override {
@@ -279,31 +274,25 @@ class RankCommunicator final : public Communicator {
                      site);
     require_elements(in, out, sum(receive_counts), out.shape.elements(), CollectiveOp::kAllToAllV,
                      site);
-    Call call;
-    call.op = CollectiveOp::kAllToAllV;
-    call.in = in;
-    call.out = out;
+    Call& call = begin_call(CollectiveOp::kAllToAllV, in, out, site);
     call.send_counts = send_counts;
     call.receive_counts = receive_counts;
-    call.site = site;
-    cluster_.meet(rank_, own(group), call);
+    cluster_.meet(rank_, own(group));
   }
   void broadcast(const Buffer& data, int64_t root, const Group& group, CallSite site) override {
     if (root < 0 || root >= group.size()) {
       fail_call("a root that is not in the group", CollectiveOp::kBroadcast, site,
                 "0 to " + std::to_string(group.size() - 1), std::to_string(root));
     }
-    Call call;
-    call.op = CollectiveOp::kBroadcast;
-    call.out = data;
-    call.root = root;
-    call.site = site;
-    cluster_.meet(rank_, own(group), call);
+    begin_call(CollectiveOp::kBroadcast, {}, data, site).root = root;
+    cluster_.meet(rank_, own(group));
   }
   void barrier(const Group& group, CallSite site) override {
-    Call call;
+    // No buffers: what they hold of an earlier call is not looked at.
+    Call& call = cluster_.next_call(rank_);
+    call.op = CollectiveOp::kBarrier;
     call.site = site;
-    cluster_.meet(rank_, own(group), call);
+    cluster_.meet(rank_, own(group));
   }
   void send(const ConstBuffer& data, int64_t to_rank, CallSite site) override {
     const GroupPtr pair = pair_with(rank_, to_rank, CollectiveOp::kSend, site);
@@ -315,13 +304,12 @@ class RankCommunicator final : public Communicator {
   }
 
  private:
-  // Groups of another rank, or of another cluster's, are bugs.
+  // Groups are made here only, so every Group is one of these; one of another rank is a bug.
   const MeetingGroup& own(const Group& group) const {
-    const auto* known = dynamic_cast<const MeetingGroup*>(&group);
-    DEEPINFER_ASSERT(
-        known != nullptr && group.members()[static_cast<size_t>(known->position())] == rank_,
-        "a group that rank " << rank_ << " did not make");
-    return *known;
+    const auto& known = static_cast<const MeetingGroup&>(group);
+    DEEPINFER_ASSERT(known.rank() == rank_,
+                     "rank " << rank_ << " uses a group of rank " << known.rank());
+    return known;
   }
 
   GroupPtr pair_with(int64_t from, int64_t to, CollectiveOp op, const CallSite& site) {
@@ -334,14 +322,22 @@ class RankCommunicator final : public Communicator {
     return cluster_.make_group(rank_, {{from, to}}, site, GroupKind::kPair);
   }
 
-  void meet(const Group& group, CollectiveOp op, const ConstBuffer& in, const Buffer& out,
-            const CallSite& site) {
-    Call call;
+  Call& begin_call(CollectiveOp op, const ConstBuffer& in, const Buffer& out,
+                   const CallSite& site) const {
+    Call& call = cluster_.next_call(rank_);
     call.op = op;
     call.in = in;
     call.out = out;
+    call.root = 0;
+    call.map = nullptr;
     call.site = site;
-    cluster_.meet(rank_, own(group), call);
+    return call;
+  }
+
+  void meet(const Group& group, CollectiveOp op, const ConstBuffer& in, const Buffer& out,
+            const CallSite& site) {
+    begin_call(op, in, out, site);
+    cluster_.meet(rank_, own(group));
   }
 
   [[noreturn]] void fail_call(const std::string& what, CollectiveOp op, const CallSite& site,
@@ -438,7 +434,7 @@ GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite&
     meeting->arrivals.resize(of_worker.size());
     for (const size_t slot : meeting->arrivals_of) ++meeting->arrivals[slot].expected;
   }
-  return std::make_shared<MeetingGroup>(list, own, position, *meeting);
+  return std::make_shared<MeetingGroup>(list, position, *meeting);
 }
 
 std::exception_ptr Cluster::disagreement(const Meeting& meeting) const {
@@ -447,6 +443,10 @@ std::exception_ptr Cluster::disagreement(const Meeting& meeting) const {
     const size_t others = meeting.calls[i]->op == CollectiveOp::kAllToAllV ? i : 1;
     for (size_t j = 0; j < others; ++j) {
       const Call &a = *meeting.calls[j], &b = *meeting.calls[i];
+      if (a.op == CollectiveOp::kBarrier && b.op == a.op && a.groups == b.groups &&
+          a.sequence == b.sequence) {
+        continue;  // the most frequent call, without making a text
+      }
       const std::string what = difference(a, static_cast<int64_t>(j), b, static_cast<int64_t>(i));
       if (what.empty()) continue;
       const bool lists = what == "list of replica groups";
@@ -470,15 +470,13 @@ void Cluster::abort(int64_t rank, std::exception_ptr error) {
     if (!failure_.error) failure_ = {rank, std::move(error)};
   }
   aborted_.store(true);
-  wake_parked();
+  wake_all();
 }
 
-void Cluster::wake_parked() {
-  std::vector<int64_t> parked;
-  for (size_t rank = 0; rank < states_.size(); ++rank) {
-    if (states_[rank].parked.exchange(false)) parked.push_back(static_cast<int64_t>(rank));
-  }
-  executor_->unpark(parked);
+void Cluster::wake_all() {
+  std::vector<int64_t> all(states_.size());
+  std::iota(all.begin(), all.end(), 0);
+  executor_->unpark(all);
 }
 
 void Cluster::stuck() {
@@ -486,7 +484,7 @@ void Cluster::stuck() {
       std::any_of(states_.begin(), states_.end(), [](const RankState& s) { return !s.ended; });
   if (!any_left) return;
   if (aborted_.load()) {
-    wake_parked();
+    wake_all();
   } else {
     abort(kWholeRun, std::make_exception_ptr(stuck_error()));
   }
@@ -500,15 +498,17 @@ CollectiveError Cluster::stuck_error() const {
   for (size_t i = 0; i < states_.size(); ++i) {
     const RankState& state = states_[i];
     const auto rank = static_cast<int64_t>(i);
-    const std::string last = state.has_finished ? "last finished " + call_text(state.finished)
-                                                : std::string("has finished no collective");
+    const Call* finished = state.finished();
+    const std::string last = finished != nullptr
+                                 ? "last finished " + call_text(record_of(*finished))
+                                 : std::string("has finished no collective");
     if (state.ended) {
       lines["ended; " + last].push_back(rank);
       continue;
     }
     waiting.push_back(rank);
-    lines["waits in " + call_text(record_of(*state.waiting)) + "; " + last].push_back(rank);
-    waited_for.insert({state.meeting, state.waiting->sequence});
+    lines["waits in " + call_text(record_of(state.current())) + "; " + last].push_back(rank);
+    waited_for.insert({state.meeting, state.current().sequence});
   }
   std::ostringstream found;
   for (const auto& [text, ranks] : lines) found << "\n    " << ranks_text(ranks) << ": " << text;
@@ -518,9 +518,9 @@ CollectiveError Cluster::stuck_error() const {
     for (size_t i = 0; i < meeting->members.size(); ++i) {
       const RankState& member = states_[static_cast<size_t>(meeting->members[i])];
       const bool came =
-          !member.ended && member.meeting == meeting && member.waiting->sequence == sequence;
+          !member.ended && member.meeting == meeting && member.current().sequence == sequence;
       if (came) {
-        call = member.waiting;
+        call = &member.current();
       } else {
         missing.push_back(meeting->members[i]);
       }
@@ -529,17 +529,18 @@ CollectiveError Cluster::stuck_error() const {
     // The same ranks in other groups: a list that differs, not a call that is missing.
     for (const int64_t rank : missing) {
       const RankState& other = states_[static_cast<size_t>(rank)];
-      if (other.ended || other.waiting->op != call->op || *other.waiting->groups == *call->groups) {
+      if (other.ended || other.current().op != call->op ||
+          *other.current().groups == *call->groups) {
         continue;
       }
       found << "\n    replica group signature mismatch ... likely caused by mismatched collectives "
                "between peers: rank "
-            << rank << " names " << replica_groups_text(*other.waiting->groups) << " at "
-            << other.waiting->site.text();
+            << rank << " names " << replica_groups_text(*other.current().groups) << " at "
+            << other.current().site.text();
       break;
     }
   }
-  const CallRecord first = record_of(*states_[static_cast<size_t>(waiting.front())].waiting);
+  const CallRecord first = record_of(states_[static_cast<size_t>(waiting.front())].current());
   std::ostringstream what;
   what << "missing collectives status on " << ranks_text(waiting)
        << " - suspected hang in collectives operation " << first.sequence << ": no rank can go on, "

@@ -16,8 +16,8 @@ namespace deepinfer {
 struct ClusterOptions {
   int64_t ranks = 1;
   ExecutorOptions executor;
-  // Where the ranks are: groups that its runtime refuses are errors then, and there are as many ranks
-  // as it has. Null: any groups. Must outlive the run.
+  // Where the ranks are: groups that its runtime refuses are errors then, and there are as many
+  // ranks as it has. Null: any groups. Must outlive the run.
   const Topology* topology = nullptr;
 };
 

@@ -40,9 +40,9 @@ class TaskLocals {
 
 // Invariant: a rank runs on one worker, always the same. Tasks of one worker never run at once.
 //
-// park and unpark: a task parks itself; whoever runs (a task of any worker) unparks it, once for
-// each park. An unpark may come before its park is complete, from another worker, but not before
-// the task has decided to park.
+// park and unpark: a task parks itself until somebody unparks it. An unpark that comes first is
+// kept, and the next park returns at once; several are one. So park may return early: callers look
+// again.
 class Executor {
  public:
   static std::unique_ptr<Executor> make(const ExecutorOptions& options, int64_t ranks);

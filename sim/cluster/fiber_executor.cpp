@@ -31,72 +31,116 @@ struct ExceptionState {
   void* caught = nullptr;
   unsigned int uncaught = 0;
 
-  void swap_in(const ExceptionState& other) {
-    auto* globals = reinterpret_cast<ExceptionState*>(abi::__cxa_get_globals());
-    *this = *globals;
-    *globals = other;
+  static ExceptionState* of_this_thread() {
+    return reinterpret_cast<ExceptionState*>(abi::__cxa_get_globals());
   }
 };
 
-// A fiber, or (rank -1) the loop of a worker.
-struct Task {
-  int64_t rank = -1;
-  ctx::fiber fiber;  // where it was left
-  ExceptionState exceptions;
-  FiberStack stack;
-};
-
-// Stacks with a guard page below; tells the sanitizers where they are.
+// Stacks with a guard page below; tells the sanitizers where they are. All stacks begin at the same
+// place of a page, so the frames of all fibers would meet in the same sets of a first-level cache:
+// each fiber's first frame is moved by some cache lines.
 class StackAllocator {
  public:
-  StackAllocator(size_t bytes, FiberStack& stack) : allocator_(bytes), stack_(&stack) {}
+  StackAllocator(size_t bytes, int64_t rank, FiberStack& stack)
+      : allocator_(bytes), shift_(static_cast<size_t>(rank) % kPlaces * kShift), stack_(&stack) {}
+
   ctx::stack_context allocate() {
-    const ctx::stack_context context = allocator_.allocate();
+    ctx::stack_context context = allocator_.allocate();
     stack_->bottom = static_cast<const char*>(context.sp) - context.size;
     stack_->size = context.size;
+    context.sp = static_cast<char*>(context.sp) - shift_;
+    context.size -= shift_;
     return context;
   }
-  void deallocate(ctx::stack_context& context) { allocator_.deallocate(context); }
+  void deallocate(ctx::stack_context& context) {
+    context.sp = static_cast<char*>(context.sp) + shift_;
+    context.size += shift_;
+    allocator_.deallocate(context);
+  }
 
  private:
+  static constexpr size_t kShift = 256;             // bytes
+  static constexpr size_t kPlaces = 4096 / kShift;  // in a page
   ctx::protected_fixedsize_stack allocator_;
+  size_t shift_;
   FiberStack* stack_;
 };
 
-// One worker. All but `inbox` and what it needs belongs to the worker's own thread.
+// A fiber, or (rank -1) the loop of a worker.
+struct alignas(64) Task {
+  ctx::fiber fiber;  // where it was left
+  ExceptionState exceptions;
+  FiberStack stack;
+  int64_t rank = -1;
+  bool parked = false;
+  bool permit = false;  // unparked, and has not noticed yet
+};
+
+// One worker. What is not of `mutex` belongs to the worker's own thread.
 struct Worker {
   std::vector<Task> tasks;  // of its ranks, by index
   Task loop;
   Task* current = &loop;
-  Task* previous = nullptr;    // who switched to `current`
-  std::vector<int64_t> ready;  // a ring: indices of tasks
+  Task* previous = nullptr;              // who switched to `current`
+  ExceptionState* exceptions = nullptr;  // of its thread
+  std::vector<int64_t> ready;            // a ring of indices of tasks
   size_t ready_begin = 0, ready_count = 0;
   int64_t alive = 0;
   std::optional<RandomStream> order;
+  std::vector<std::vector<int64_t>> outgoing;  // [workers] scratch of unpark
 
-  std::mutex mutex;  // of the members below
-  std::condition_variable wake;
-  std::vector<int64_t> inbox;  // indices of tasks that other workers unparked
-  bool idle = false;
+  alignas(64) std::mutex mutex;
+  std::condition_variable awake;  // of mutex
+  std::vector<int64_t> inbox;     // of mutex: indices of tasks that other workers unparked
+  bool idle = false;              // of mutex
   std::atomic<bool> has_mail = false;
+
+  size_t wrapped(size_t at) const { return at >= ready.size() ? at - ready.size() : at; }
+
+  void wake(int64_t index) {
+    Task& task = tasks[static_cast<size_t>(index)];
+    task.permit = true;
+    if (!std::exchange(task.parked, false)) return;
+    ready[wrapped(ready_begin + ready_count++)] = index;
+  }
+
+  Task& next_ready() {
+    if (order && ready_count > 1) {
+      const auto chosen = static_cast<size_t>(order->below(static_cast<int64_t>(ready_count)));
+      std::swap(ready[ready_begin], ready[wrapped(ready_begin + chosen)]);
+    }
+    Task& task = tasks[static_cast<size_t>(ready[ready_begin])];
+    ready_begin = wrapped(ready_begin + 1);
+    --ready_count;
+    return task;
+  }
+
+  void take_mail() {
+    if (!has_mail.load(std::memory_order_acquire)) return;
+    const std::scoped_lock lock(mutex);
+    has_mail.store(false, std::memory_order_relaxed);
+    for (const int64_t index : inbox) wake(index);
+    inbox.clear();
+  }
 };
 
 class FiberExecutor final : public Executor {
  public:
   FiberExecutor(int64_t ranks, int64_t workers, std::optional<uint64_t> schedule,
                 size_t stack_bytes)
-      : ranks_(ranks), workers_(static_cast<size_t>(workers)), stack_bytes_(stack_bytes) {
+      : workers_(static_cast<size_t>(workers)), stack_bytes_(stack_bytes) {
     for (size_t w = 0; w < workers_.size(); ++w) {
       Worker& worker = workers_[w];
-      const int64_t begin = first_rank(static_cast<int64_t>(w));
-      const int64_t count = first_rank(static_cast<int64_t>(w) + 1) - begin;
-      worker.tasks.resize(static_cast<size_t>(count));
-      worker.ready.resize(static_cast<size_t>(count));
-      for (int64_t i = 0; i < count; ++i) {
-        worker.tasks[static_cast<size_t>(i)].rank = begin + i;
-        worker_of_.push_back(static_cast<int64_t>(w));
-      }
+      const auto number = static_cast<int64_t>(w);
+      const int64_t begin = number * ranks / workers, end = (number + 1) * ranks / workers;
+      worker.tasks = std::vector<Task>(static_cast<size_t>(end - begin));
+      worker.ready.resize(worker.tasks.size());
+      worker.outgoing.resize(workers_.size());
       if (schedule) worker.order.emplace(*schedule, "schedule", static_cast<uint32_t>(w));
+      for (int64_t rank = begin; rank < end; ++rank) {
+        worker.tasks[static_cast<size_t>(rank - begin)].rank = rank;
+        home_.push_back({number, rank - begin});
+      }
     }
   }
 
@@ -105,8 +149,7 @@ class FiberExecutor final : public Executor {
     task_ = &task;
     stuck_ = &stuck;
     locals_ = locals;
-    busy_workers_ = workers();
-    alive_workers_ = workers();
+    busy_workers_ = alive_workers_ = workers();
     std::vector<std::thread> threads;
     for (int64_t w = 1; w < workers(); ++w) threads.emplace_back([this, w] { work(w); });
     work(0);
@@ -114,82 +157,62 @@ class FiberExecutor final : public Executor {
   }
 
   void park(int64_t rank) override {
-    Worker& worker = worker_at(rank);
-    if (worker.ready_count == 0 && !take_mail(worker)) {
-      switch_to(worker, worker.loop);  // which waits for mail
-    } else {
-      Task& next = next_ready(worker);
-      if (&next != worker.current) switch_to(worker, next);
+    Worker& worker = workers_[static_cast<size_t>(worker_of(rank))];
+    Task& self = *worker.current;
+    if (!self.permit) {
+      self.parked = true;
+      if (worker.ready_count == 0) worker.take_mail();
+      // With nobody ready the loop waits for mail.
+      Task& next = worker.ready_count == 0 ? worker.loop : worker.next_ready();
+      if (&next != &self) switch_to(worker, next);
     }
+    self.permit = false;
   }
 
   void unpark(std::span<const int64_t> ranks) override {
-    const int64_t own = this_worker_;
+    Worker& own = workers_[static_cast<size_t>(this_worker_)];
+    bool any_other = false;
     for (const int64_t rank : ranks) {
-      if (worker_of(rank) == own) make_ready(worker_at(rank), index_of(rank));
+      const Home& home = home_[static_cast<size_t>(rank)];
+      if (home.worker == this_worker_) {
+        own.wake(home.index);
+      } else {
+        own.outgoing[static_cast<size_t>(home.worker)].push_back(home.index);
+        any_other = true;
+      }
     }
-    for (int64_t w = 0; w < workers(); ++w) {
-      if (w != own) post(workers_[static_cast<size_t>(w)], w, ranks);
+    if (!any_other) return;
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      if (!own.outgoing[w].empty()) post(workers_[w], own.outgoing[w]);
     }
   }
 
   int64_t workers() const override { return static_cast<int64_t>(workers_.size()); }
-  int64_t worker_of(int64_t rank) const override { return worker_of_[static_cast<size_t>(rank)]; }
+  int64_t worker_of(int64_t rank) const override { return home_[static_cast<size_t>(rank)].worker; }
 
  private:
-  int64_t first_rank(int64_t worker) const { return worker * ranks_ / workers(); }
-  Worker& worker_at(int64_t rank) { return workers_[static_cast<size_t>(worker_of(rank))]; }
-  int64_t index_of(int64_t rank) const { return rank - first_rank(worker_of(rank)); }
+  struct Home {
+    int64_t worker;
+    int64_t index;
+  };
 
-  static void make_ready(Worker& worker, int64_t index) {
-    worker.ready[(worker.ready_begin + worker.ready_count++) % worker.ready.size()] = index;
-  }
-
-  static Task& next_ready(Worker& worker) {
-    const size_t size = worker.ready.size();
-    if (worker.order && worker.ready_count > 1) {
-      const auto chosen =
-          static_cast<size_t>(worker.order->below(static_cast<int64_t>(worker.ready_count)));
-      std::swap(worker.ready[worker.ready_begin],
-                worker.ready[(worker.ready_begin + chosen) % size]);
-    }
-    Task& task = worker.tasks[static_cast<size_t>(worker.ready[worker.ready_begin])];
-    worker.ready_begin = worker.ready_begin + 1 == size ? 0 : worker.ready_begin + 1;
-    --worker.ready_count;
-    return task;
-  }
-
-  // Unparks the ranks of worker `to`, which is not the caller's.
-  void post(Worker& to, int64_t number, std::span<const int64_t> ranks) {
-    std::unique_lock lock(to.mutex, std::defer_lock);
-    for (const int64_t rank : ranks) {
-      if (worker_of(rank) != number) continue;
-      if (!lock.owns_lock()) lock.lock();
-      to.inbox.push_back(index_of(rank));
-    }
-    if (!lock.owns_lock()) return;
+  // Hands tasks over to another worker.
+  void post(Worker& to, std::vector<int64_t>& tasks) {
+    const std::scoped_lock lock(to.mutex);
+    to.inbox.insert(to.inbox.end(), tasks.begin(), tasks.end());
+    tasks.clear();
     to.has_mail.store(true, std::memory_order_release);
     if (!to.idle) return;
     to.idle = false;
     ++busy_workers_;  // on its behalf: the count must not reach 0 while mail is on its way
-    to.wake.notify_one();
-  }
-
-  // Moves the inbox to the ready ones; false if there is none.
-  bool take_mail(Worker& worker) {
-    if (!worker.has_mail.load(std::memory_order_acquire)) return false;
-    const std::scoped_lock lock(worker.mutex);
-    worker.has_mail.store(false, std::memory_order_relaxed);
-    for (const int64_t index : worker.inbox) make_ready(worker, index);
-    worker.inbox.clear();
-    return worker.ready_count > 0;
+    to.awake.notify_one();
   }
 
   // Leaves the current task for `next`; returns when somebody switches back.
   void switch_to(Worker& worker, Task& next) {
     Task& self = *worker.current;
     if (locals_ != nullptr && self.rank >= 0) locals_->leave(self.rank);
-    self.exceptions.swap_in(next.exceptions);
+    self.exceptions = std::exchange(*worker.exceptions, next.exceptions);
     worker.previous = &self;
     worker.current = &next;
     self.stack.leave_for(next.stack);
@@ -201,7 +224,7 @@ class FiberExecutor final : public Executor {
 
   // Makes the fiber; it starts when it is switched to.
   void make_fiber(Worker& worker, Task& task) {
-    task.fiber = ctx::fiber(std::allocator_arg, StackAllocator(stack_bytes_, task.stack),
+    task.fiber = ctx::fiber(std::allocator_arg, StackAllocator(stack_bytes_, task.rank, task.stack),
                             [this, &worker, &task](ctx::fiber&& from) {
                               task.stack.begin(worker.previous->stack);
                               worker.previous->fiber = std::move(from);
@@ -210,7 +233,7 @@ class FiberExecutor final : public Executor {
                               if (locals_ != nullptr) locals_->leave(task.rank);
                               // Ends: the loop goes on.
                               --worker.alive;
-                              task.exceptions.swap_in(worker.loop.exceptions);
+                              *worker.exceptions = worker.loop.exceptions;
                               worker.previous = &task;
                               worker.current = &worker.loop;
                               task.stack.end_for(worker.loop.stack);
@@ -222,17 +245,21 @@ class FiberExecutor final : public Executor {
     this_worker_ = number;
     pin(number);
     Worker& worker = workers_[static_cast<size_t>(number)];
+    worker.exceptions = ExceptionState::of_this_thread();
     worker.alive = static_cast<int64_t>(worker.tasks.size());
     for (size_t i = 0; i < worker.tasks.size(); ++i) {
       make_fiber(worker, worker.tasks[i]);
-      make_ready(worker, static_cast<int64_t>(i));
+      worker.tasks[i].parked = true;
+      worker.wake(static_cast<int64_t>(i));
+      worker.tasks[i].permit = false;
     }
-    for (;;) {
-      while (worker.ready_count > 0 || take_mail(worker)) {
-        switch_to(worker, next_ready(worker));
+    while (worker.alive > 0) {
+      worker.take_mail();
+      if (worker.ready_count > 0) {
+        switch_to(worker, worker.next_ready());
+      } else {
+        wait_for_mail(worker);
       }
-      if (worker.alive == 0) break;
-      wait_for_mail(worker);
     }
     const std::scoped_lock lock(idle_mutex_);
     --alive_workers_;
@@ -243,7 +270,7 @@ class FiberExecutor final : public Executor {
   void wait_for_mail(Worker& worker) {
     // Mail comes soon as a rule: looking for it costs less than sleeping.
     constexpr int kLooks = 2000;
-    for (int look = 0; look < kLooks; ++look) {
+    for (int look = 0; look < kLooks && workers() > 1; ++look) {
       if (worker.has_mail.load(std::memory_order_acquire)) return;
       pause();
     }
@@ -258,7 +285,7 @@ class FiberExecutor final : public Executor {
       if (--busy_workers_ == 0) (*stuck_)();
     }
     std::unique_lock lock(worker.mutex);
-    worker.wake.wait(lock, [&] { return !worker.idle || worker.ready_count > 0; });
+    worker.awake.wait(lock, [&] { return !worker.idle || worker.ready_count > 0; });
     if (worker.idle) {  // `stuck` ran here and unparked ranks of this worker
       worker.idle = false;
       ++busy_workers_;
@@ -275,7 +302,7 @@ class FiberExecutor final : public Executor {
 
   // To the core of its number, if the process may use that many; the calling thread is left alone,
   // as it is the user's.
-  void pin(int64_t number) const {
+  void pin([[maybe_unused]] int64_t number) const {
 #if defined(__linux__)
     if (number == 0) return;
     cpu_set_t allowed;
@@ -294,9 +321,8 @@ class FiberExecutor final : public Executor {
 #endif
   }
 
-  const int64_t ranks_;
   std::vector<Worker> workers_;
-  std::vector<int64_t> worker_of_;  // [ranks]
+  std::vector<Home> home_;  // [ranks]
   const size_t stack_bytes_;
   const std::function<void(int64_t rank)>* task_ = nullptr;
   const std::function<void()>* stuck_ = nullptr;

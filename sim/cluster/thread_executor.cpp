@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "platform/errors.h"
@@ -31,17 +32,23 @@ class ThreadExecutor final : public Executor {
 
   void park(int64_t rank) override {
     Task& task = tasks_[static_cast<size_t>(rank)];
+    {
+      const std::scoped_lock lock(mutex_);
+      if (std::exchange(task.permit, false)) return;
+      task.parked = true;
+    }
     leave_running();
     std::unique_lock lock(mutex_);
-    task.wake.wait(lock, [&] { return task.unparks > 0; });
-    --task.unparks;
+    task.wake.wait(lock, [&] { return task.permit; });
+    task.permit = false;
   }
 
   void unpark(std::span<const int64_t> ranks) override {
     const std::scoped_lock lock(mutex_);
     for (const int64_t rank : ranks) {
       Task& task = tasks_[static_cast<size_t>(rank)];
-      ++task.unparks;
+      task.permit = true;
+      if (!std::exchange(task.parked, false)) continue;
       ++running_;
       task.wake.notify_one();
     }
@@ -53,7 +60,8 @@ class ThreadExecutor final : public Executor {
  private:
   struct Task {
     std::condition_variable wake;
-    int64_t unparks = 0;  // given and not yet taken
+    bool permit = false;  // unparked, and has not noticed yet
+    bool parked = false;  // does not count as running
   };
 
   // One task less can run. The last finds the run stuck, unless all have ended.
