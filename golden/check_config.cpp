@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "golden/yaml_reader.h"
+#include "platform/yaml_reader.h"
 #include "platform/errors.h"
 #include "platform/nearest_name.h"
 

@@ -61,6 +61,10 @@ struct GoldenFileError : Error {
 struct UnsupportedError : Error {
   explicit UnsupportedError(ErrorParts parts) : Error(ExitCode::kBadInput, std::move(parts)) {}
 };
+// Ranks disagree in a collective, or wait for each other for ever; exit code 3.
+struct CollectiveError : Error {
+  explicit CollectiveError(ErrorParts parts) : Error(ExitCode::kCollective, std::move(parts)) {}
+};
 // A comparison with golden data failed; exit code 1.
 struct GoldenMismatch : Error {
   explicit GoldenMismatch(ErrorParts parts) : Error(ExitCode::kMismatch, std::move(parts)) {}

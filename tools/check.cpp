@@ -15,6 +15,7 @@
 #include "platform/nearest_name.h"
 #include "sim/ops/host_ops.h"
 #include "tools/commands.h"
+#include "tools/data_root.h"
 #include "tools/terminal.h"
 
 namespace deepinfer {
@@ -41,25 +42,6 @@ struct Options {
   bool time = false;
   bool list = false;
 };
-
-// The folder that holds configs/ and golden/data: beside the installed program, else the source
-// tree that it was built from.
-fs::path find_data_root(const Options& options) {
-  if (!options.root.empty()) return options.root;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  std::vector<fs::path> candidates;
-  if (!error) candidates.push_back(program.parent_path().parent_path() / DEEPINFER_SIM_DATA_DIR);
-  candidates.emplace_back(DEEPINFER_SIM_SOURCE_DIR);
-  std::string tried;
-  for (const fs::path& candidate : candidates) {
-    if (fs::exists(candidate / kConfigInRoot, error)) return candidate;
-    tried += (tried.empty() ? "" : ", ") + candidate.string();
-  }
-  throw ConfigError({"the check's data were not found", tried,
-                     std::string("a folder with ") + kConfigInRoot + " and golden/data", "none",
-                     "name the folder with --root"});
-}
 
 // The suite that --model, --golden and --numerics describe: every comparison that the bounds of
 // those numerics and the golden's data allow decides.
@@ -115,7 +97,7 @@ TextStyle terminal_style() {
 }
 
 ExitCode run(const Options& options, const Environment& environment) {
-  const fs::path root = find_data_root(options);
+  const fs::path root = options.root.empty() ? find_data_root() : fs::path(options.root);
   const fs::path config_path =
       options.config.empty() ? root / kConfigInRoot : fs::path(options.config);
   const CheckConfig config = load_check_config(config_path, root);

@@ -35,5 +35,6 @@ extern const Command kEnvCommand;      // env.cpp
 extern const Command kFormatsCommand;  // formats.cpp
 extern const Command kLintCommand;     // lint.cpp
 extern const Command kOpsCommand;      // ops.cpp
+extern const Command kTopologyCommand;  // topology.cpp
 
 }  // namespace deepinfer

@@ -33,6 +33,7 @@ constexpr const Command* kCommands[] = {
     &kFormatsCommand,
     &kLintCommand,
     &kOpsCommand,
+    &kTopologyCommand,
 };
 
 constexpr int kInternalFailure = 70;  // sysexits.h EX_SOFTWARE

@@ -70,6 +70,7 @@ missing_packages() {
   have_header doctest/doctest.h || echo doctest-dev
   have_header hwy/highway.h || echo libhwy-dev
   have_header Random123/philox.h || echo librandom123-dev
+  have_header boost/context/fiber.hpp || echo libboost-context-dev
   local package
   for package in "${extra[@]+"${extra[@]}"}"; do
     have_command "$package" || echo "$package"

@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include "golden/yaml_reader.h"
+#include "platform/yaml_reader.h"
 #include "platform/errors.h"
 
 namespace deepinfer {

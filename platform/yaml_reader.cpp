@@ -1,4 +1,4 @@
-#include "golden/yaml_reader.h"
+#include "platform/yaml_reader.h"
 
 #include <algorithm>
 #include <cmath>

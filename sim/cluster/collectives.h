@@ -1,0 +1,53 @@
+// What collectives do to the buffers of their members, once all have come and agree. No ranks here.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "platform/communicator.h"
+
+namespace deepinfer {
+
+// One member's call.
+struct alignas(64) Call {
+  // What a barrier needs comes first, in one cache line: with 64 ranks their lines fill a
+  // first-level cache.
+  CollectiveOp op = CollectiveOp::kBarrier;
+  std::atomic<bool> done = false;         // set by the member who completes it
+  int64_t sequence = 0;                   // of the caller's calls in this group, from 0
+  const ReplicaGroups* groups = nullptr;  // the list that the caller named
+  CallSite site;
+
+  ConstBuffer in;    // type and shape of `in` are compared between members, where the op has one
+  Buffer out;        // likewise
+  int64_t root = 0;  // broadcast
+  const ShardMap* map = nullptr;                // all_reduce(tree)
+  std::span<const float* const> partials = {};  // all_reduce(tree)
+  std::span<const int64_t> send_counts = {};    // all_to_all_v
+  std::span<const int64_t> receive_counts = {};
+};
+
+// What is left of a call when it is over, and what reports say of it.
+struct CallRecord {
+  CollectiveOp op = CollectiveOp::kBarrier;
+  WireType type = WireType::kFloat32;
+  Shape shape;
+  CallSite site;
+  const ReplicaGroups* groups = nullptr;
+  int64_t sequence = 0;
+};
+CallRecord record_of(const Call& call);
+
+// "all_gather #3 bf16 [2, 64] in [[0, 1]] at attention.cpp:97 (attention)"
+std::string call_text(const CallRecord& call);
+
+// Empty if calls a and b of members i and j agree, else what differs: "dtype", "shape", ...
+std::string difference(const Call& a, int64_t i, const Call& b, int64_t j);
+
+// Does what the calls ask for; calls[i] is member i's. All agree.
+void perform(std::span<Call* const> calls);
+
+}  // namespace deepinfer

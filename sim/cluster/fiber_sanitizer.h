@@ -1,0 +1,52 @@
+// Announces switches between fibers to AddressSanitizer, which follows stacks; nothing otherwise.
+#pragma once
+
+#include <cstddef>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define DEEPINFER_SIM_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define DEEPINFER_SIM_ASAN 1
+#endif
+#endif
+
+#if defined(DEEPINFER_SIM_ASAN)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace deepinfer {
+
+// The stack of a fiber, or of the thread that a worker's loop runs on (whose bounds are learnt at
+// the first switch away from it).
+struct FiberStack {
+  const void* bottom = nullptr;
+  size_t size = 0;
+  void* fake = nullptr;  // AddressSanitizer's own stack, kept while the fiber is left
+
+#if defined(DEEPINFER_SIM_ASAN)
+  void leave_for(const FiberStack& next) {
+    __sanitizer_start_switch_fiber(&fake, next.bottom, next.size);
+  }
+  void arrive() { __sanitizer_finish_switch_fiber(fake, nullptr, nullptr); }
+  // First entry of this fiber, from `from`.
+  void begin(FiberStack& from) {
+    const void* from_bottom = nullptr;
+    size_t from_size = 0;
+    __sanitizer_finish_switch_fiber(nullptr, &from_bottom, &from_size);
+    from.bottom = from_bottom;
+    from.size = from_size;
+  }
+  // Leaves this fiber for good.
+  void end_for(const FiberStack& next) {
+    __sanitizer_start_switch_fiber(nullptr, next.bottom, next.size);
+  }
+#else
+  void leave_for(const FiberStack&) {}
+  void arrive() {}
+  void begin(FiberStack&) {}
+  void end_for(const FiberStack&) {}
+#endif
+};
+
+}  // namespace deepinfer

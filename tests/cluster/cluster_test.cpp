@@ -1,0 +1,351 @@
+// Collectives give what they should, in the fixed order, on every executor and schedule.
+#include "sim/cluster/cluster.h"
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "platform/errors.h"
+#include "platform/random.h"
+#include "tests/cluster/world.h"
+#include "tests/random_seed.h"
+
+namespace deepinfer {
+namespace {
+
+// Doctest's checks are not made for many threads at once: ranks count, the test compares.
+class Tally {
+ public:
+  void expect(bool holds) { wrong_ += holds ? 0 : 1; }
+  int64_t wrong() const { return wrong_; }
+
+ private:
+  std::atomic<int64_t> wrong_ = 0;
+};
+
+std::vector<float> values_of(uint64_t seed, int64_t rank, int64_t count) {
+  RandomStream random(seed, "values", static_cast<uint32_t>(rank));
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values)
+    value = random.uniform() * std::ldexp(1.0f, static_cast<int>(random.below(20)) - 10);
+  return values;
+}
+
+// The tree C2.5 over members in order, neighbours first, a missing one skipped.
+float tree_sum(std::vector<float> values) {
+  while (values.size() > 1) {
+    std::vector<float> next;
+    for (size_t i = 0; i < values.size(); i += 2) {
+      next.push_back(i + 1 < values.size() ? values[i] + values[i + 1] : values[i]);
+    }
+    values = std::move(next);
+  }
+  return values[0];
+}
+
+bool same_bits(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+TEST_CASE("all_reduce sums in the fixed tree and gives all the same bits") {
+  const uint64_t seed = random_seed(31);
+  for (const int64_t ranks : {1, 2, 3, 5, 8, 18, 63, 64}) {
+    CAPTURE(ranks);
+    const int64_t count = 37;
+    std::vector<float> expected(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<float> column;
+      for (int64_t r = 0; r < ranks; ++r)
+        column.push_back(values_of(seed, r, count)[static_cast<size_t>(i)]);
+      expected[static_cast<size_t>(i)] = tree_sum(column);
+    }
+    on_every_executor(ranks, [&](const ClusterOptions& options) {
+      Tally tally;
+      run_cluster(options, [&](RankContext& context) {
+        std::vector<float> data = values_of(seed, context.rank, count);
+        Communicator& world = context.communicator;
+        world.all_reduce_sum(fp32(std::as_const(data)), fp32(data), *world.world());
+        for (size_t i = 0; i < data.size(); ++i) tally.expect(same_bits(data[i], expected[i]));
+      });
+      CHECK(tally.wrong() == 0);
+    });
+  }
+}
+
+TEST_CASE("a tree over leaves gives the same bits for any number of ranks") {
+  const uint64_t seed = random_seed(32);
+  const int64_t units = 50, count = 9;
+  for (const bool interleaved : {false, true}) {
+    std::vector<float> first;
+    for (const int64_t ranks : {1, 2, 3, 5, 6, 7, 12, 18, 32, 63, 64}) {
+      CAPTURE(interleaved);
+      CAPTURE(ranks);
+      const ShardMap map = interleaved ? ShardMap::interleaved("tiles", ranks)
+                                       : ShardMap::contiguous("heads", units, ranks);
+      std::vector<float> result(static_cast<size_t>(count));
+      Tally tally;
+      run_cluster({ranks, {}}, [&](RankContext& context) {
+        // Each leaf holds the values of one unit, those past the last unit none.
+        std::vector<std::vector<float>> sums;
+        std::vector<const float*> partials;
+        for (const Subtree& subtree : map.subtrees_of_rank(context.rank)) {
+          std::vector<Subtree> present;
+          std::vector<std::vector<float>> leaves;
+          for (int64_t p = subtree.begin; p < subtree.begin + subtree.count; ++p) {
+            const int64_t leaf = map.leaf_at_position(p);
+            const bool has = interleaved ? leaf < units : !map.units_of_leaf(leaf).empty();
+            if (!has) continue;
+            present.push_back({p, 1});
+            leaves.push_back(values_of(seed, leaf, count));
+          }
+          const int64_t at = reduce_tree(present, map.leaves(), [&](int64_t into, int64_t from) {
+            for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+              leaves[static_cast<size_t>(into)][i] += leaves[static_cast<size_t>(from)][i];
+            }
+          });
+          sums.push_back(at < 0 ? std::vector<float>() : leaves[static_cast<size_t>(at)]);
+        }
+        for (const auto& sum : sums) partials.push_back(sum.empty() ? nullptr : sum.data());
+        std::vector<float> out(static_cast<size_t>(count));
+        Communicator& world = context.communicator;
+        world.all_reduce_tree(map, partials, fp32(out), *world.world());
+        if (context.rank == 0) result = out;
+        world.barrier(*world.world());
+        for (size_t i = 0; i < out.size(); ++i) tally.expect(same_bits(out[i], result[i]));
+      });
+      CHECK(tally.wrong() == 0);
+      if (first.empty()) first = result;
+      CHECK(std::memcmp(first.data(), result.data(), first.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("gather, scatter, broadcast, maximum, uneven all-to-all, send and receive") {
+  const int64_t ranks = 6;
+  on_every_executor(ranks, [&](const ClusterOptions& options) {
+    Tally tally;
+    const ClusterStatistics statistics = run_cluster(options, [&](RankContext& context) {
+      Communicator& comm = context.communicator;
+      const GroupPtr world = comm.world();
+      const auto rank = static_cast<float>(context.rank);
+      const auto at = static_cast<size_t>(context.rank);
+
+      std::vector<float> own = {rank, 10 * rank}, all(2 * ranks);
+      comm.all_gather(fp32(std::as_const(own)), fp32(all), *world);
+      for (size_t r = 0; r < ranks; ++r) {
+        tally.expect(all[2 * r] == static_cast<float>(r) &&
+                     all[2 * r + 1] == 10 * static_cast<float>(r));
+      }
+
+      std::vector<float> pieces(ranks), sum(1);
+      for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = rank + 100 * static_cast<float>(i);
+      comm.reduce_scatter_sum(fp32(std::as_const(pieces)), fp32(sum), *world);
+      tally.expect(sum[0] == 15 + 600 * rank);
+
+      std::vector<float> word = {rank};
+      comm.broadcast(fp32(word), 4, *world);
+      tally.expect(word[0] == 4);
+
+      std::vector<float> mixed = {rank - 3, -rank, context.rank == 2 ? NAN : 1, -0.0f};
+      if (context.rank == 5) mixed[3] = 0.0f;
+      comm.all_reduce_max(fp32(std::as_const(mixed)), fp32(mixed), *world);
+      tally.expect(mixed[0] == 2 && mixed[1] == 0 && std::isnan(mixed[2]) &&
+                   same_bits(mixed[3], 0.0f));
+
+      // Rank i sends i + j bytes, each its own number, to j.
+      std::vector<int64_t> send, receive;
+      for (int64_t j = 0; j < ranks; ++j) {
+        send.push_back(context.rank + j), receive.push_back(context.rank + j);
+      }
+      int64_t total = 0;
+      for (const int64_t count : send) total += count;
+      std::vector<uint8_t> out(static_cast<size_t>(total), static_cast<uint8_t>(context.rank)),
+          in(out.size());
+      comm.all_to_all_v({WireType::kUint8, {total}, out.data()}, send,
+                        {WireType::kUint8, {total}, in.data()}, receive, *world);
+      size_t k = 0;
+      for (size_t from = 0; from < ranks; ++from) {
+        for (int64_t i = 0; i < receive[from]; ++i) tally.expect(in[k++] == from);
+      }
+
+      // A ring: evens send first.
+      int32_t token = static_cast<int32_t>(context.rank), got = -1;
+      const int64_t next = (context.rank + 1) % ranks,
+                    previous = (context.rank + ranks - 1) % ranks;
+      const ConstBuffer outgoing{WireType::kInt32, {1}, &token};
+      const Buffer incoming{WireType::kInt32, {1}, &got};
+      if (at % 2 == 0) {
+        comm.send(outgoing, next);
+        comm.receive(incoming, previous);
+      } else {
+        comm.receive(incoming, previous);
+        comm.send(outgoing, next);
+      }
+      tally.expect(got == previous);
+    });
+    CHECK(tally.wrong() == 0);
+    CHECK(statistics.collectives == 5 + ranks);
+  });
+}
+
+TEST_CASE("bf16 is summed in fp32 and rounded once") {
+  Tally tally;
+  run_cluster({3, {}}, [&](RankContext& context) {
+    // 1 + 2^-9 + 2^-9: bf16 additions would lose each 2^-9; the sum rounds (to even) to 1 + 2^-7 *
+    // 0.5 -> 1.
+    const uint16_t one = 0x3F80, small = 0x3B00;                                    // 2^-9
+    uint16_t value = context.rank == 0 ? one : context.rank == 1 ? small : 0x3B80;  // 2^-8
+    Communicator& comm = context.communicator;
+    comm.all_reduce_sum({WireType::kBFloat16, {1}, &value}, {WireType::kBFloat16, {1}, &value},
+                        *comm.world());
+    tally.expect(value == 0x3F81);  // 1 + 2^-9 + 2^-8 is above the middle 1 + 2^-8
+  });
+  CHECK(tally.wrong() == 0);
+}
+
+TEST_CASE("two groups of the same members in another order gather each in its own order") {
+  on_every_executor(4, [&](const ClusterOptions& options) {
+    Tally tally;
+    run_cluster(options, [&](RankContext& context) {
+      Communicator& comm = context.communicator;
+      const GroupPtr up = comm.group({{0, 1, 2, 3}}), down = comm.group({{3, 2, 1, 0}});
+      const GroupPtr pairs = comm.group({{2, 0}, {1, 3}});
+      for (int round = 0; round < 50; ++round) {
+        // Back to back, with other contents each time.
+        std::vector<float> own = {static_cast<float>(context.rank + 10 * round)}, a(4), b(4), c(2);
+        comm.all_gather(fp32(std::as_const(own)), fp32(a), *up);
+        own[0] += 1000;
+        comm.all_gather(fp32(std::as_const(own)), fp32(b), *down);
+        own[0] += 1000;
+        comm.all_gather(fp32(std::as_const(own)), fp32(c), *pairs);
+        for (size_t i = 0; i < 4; ++i) {
+          tally.expect(a[i] == static_cast<float>(i) + static_cast<float>(10 * round));
+          tally.expect(b[i] == 1003 - static_cast<float>(i) + static_cast<float>(10 * round));
+        }
+        const std::vector<float> pair =
+            context.rank % 2 == 0 ? std::vector<float>{2, 0} : std::vector<float>{1, 3};
+        for (size_t i = 0; i < 2; ++i)
+          tally.expect(c[i] == 2000 + pair[i] + static_cast<float>(10 * round));
+      }
+    });
+    CHECK(tally.wrong() == 0);
+  });
+}
+
+TEST_CASE("a schedule seed changes the order of ranks and nothing else, and replays") {
+  const auto order_of = [](uint64_t seed) {
+    std::vector<int64_t> order;
+    ClusterOptions options{16, {}};
+    options.executor.schedule = seed;
+    run_cluster(options, [&](RankContext& context) {
+      for (int i = 0; i < 3; ++i) {
+        order.push_back(context.rank);  // one worker
+        context.communicator.barrier(*context.communicator.world());
+      }
+    });
+    return order;
+  };
+  std::set<std::vector<int64_t>> orders;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const auto order = order_of(seed);
+    CHECK(order.size() == 48);
+    CHECK(order == order_of(seed));
+    orders.insert(order);
+  }
+  CHECK(orders.size() == 20);
+}
+
+// What a random program of a seed does, step by step: the same on all ranks.
+struct RandomStep {
+  int op;
+  int64_t count;
+  ReplicaGroups groups;
+};
+RandomStep random_step(RandomStream& random, int64_t ranks) {
+  RandomStep step;
+  step.op = static_cast<int>(random.below(5));
+  step.count = 1 + random.below(16);
+  // A random partition of the world into consecutive groups.
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (rank == 0 || random.one_in(4)) step.groups.emplace_back();
+    step.groups.back().push_back(rank);
+  }
+  return step;
+}
+
+TEST_CASE("random correct programs raise no alarm") {
+  const uint64_t seed = random_seed(33);
+  int64_t collectives = 0;
+  for (uint32_t program = 0; program < 24; ++program) {
+    const int64_t ranks = 1 + (program * 7) % 20;
+    std::vector<ClusterOptions> all = executors(ranks);
+    ClusterOptions options = all[program % 3];  // fibers
+    options.executor.schedule = program % 2 == 0 ? std::optional<uint64_t>() : program;
+    Tally tally;
+    const ClusterStatistics statistics = run_cluster(options, [&](RankContext& context) {
+      RandomStream random(seed, "program", program);
+      Communicator& comm = context.communicator;
+      for (int i = 0; i < 400; ++i) {
+        const RandomStep step = random_step(random, ranks);
+        const GroupPtr group = comm.group(step.groups);
+        const auto members = static_cast<size_t>(group->size());
+        std::vector<float> in(static_cast<size_t>(step.count), static_cast<float>(context.rank)),
+            out(in.size());
+        std::vector<float> wide(in.size() * members);
+        float sum = 0;
+        for (const int64_t member : group->members()) sum += static_cast<float>(member);
+        switch (step.op) {
+          case 0:
+            comm.barrier(*group);
+            break;
+          case 1:
+            comm.all_reduce_sum(fp32(std::as_const(in)), fp32(out), *group);
+            tally.expect(out[0] == sum);
+            break;
+          case 2:
+            comm.all_gather(fp32(std::as_const(in)), fp32(wide), *group);
+            tally.expect(wide.back() == static_cast<float>(group->members().back()));
+            break;
+          case 3:
+            comm.broadcast(fp32(in), 0, *group);
+            tally.expect(in[0] == static_cast<float>(group->members()[0]));
+            break;
+          default:
+            wide.assign(wide.size(), 1);
+            comm.reduce_scatter_sum(fp32(std::as_const(wide)), fp32(out), *group);
+            tally.expect(out[0] == static_cast<float>(members));
+        }
+      }
+    });
+    CHECK(tally.wrong() == 0);
+    collectives += statistics.collectives;
+  }
+  CHECK(collectives > 20000);
+}
+
+TEST_CASE("a rank that is left inside a catch block finds its exception again") {
+  Tally tally;
+  ClusterOptions options{8, {}};
+  options.executor.workers = 1;
+  run_cluster(options, [&](RankContext& context) {
+    try {
+      throw context.rank;
+    } catch (const int64_t&) {
+      context.communicator.barrier(*context.communicator.world());
+      try {
+        throw;
+      } catch (const int64_t& rank) {
+        tally.expect(rank == context.rank);
+      }
+    }
+  });
+  CHECK(tally.wrong() == 0);
+}
+
+}  // namespace
+}  // namespace deepinfer

@@ -1,0 +1,274 @@
+// What a desync, a hang and an exception of one rank look like.
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "platform/errors.h"
+#include "sim/cluster/cluster.h"
+#include "tests/cluster/world.h"
+
+namespace deepinfer {
+namespace {
+
+using Program = std::function<void(RankContext&)>;
+using Clock = std::chrono::steady_clock;
+
+struct Failure {
+  std::string text;
+  ExitCode code = ExitCode::kMatch;
+  double seconds_after_last_block = 0;
+};
+
+// Runs a program that must fail, and checks that no rank outlives the run.
+Failure failure_of(const ClusterOptions& options, const Program& program) {
+  std::atomic<int64_t> begun = 0, over = 0;
+  struct Guard {
+    std::atomic<int64_t>& count;
+    ~Guard() { ++count; }
+  };
+  Failure failure;
+  try {
+    run_cluster(options, [&](RankContext& context) {
+      ++begun;
+      const Guard guard{over};  // unwinding runs destructors
+      program(context);
+    });
+  } catch (const Error& error) {
+    failure.text = error.what();
+    failure.code = error.exit_code();
+  }
+  CHECK(begun == options.ranks);
+  CHECK(over == options.ranks);
+  return failure;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Every executor reports it, with exit code 3.
+void require_report(int64_t ranks, const Program& program, const std::vector<std::string>& parts) {
+  on_every_executor(ranks, [&](const ClusterOptions& options) {
+    const Failure failure = failure_of(options, program);
+    CAPTURE(failure.text);
+    CHECK(failure.code == ExitCode::kCollective);
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      CHECK(has(failure.text, part));
+    }
+  });
+}
+
+void gather(RankContext& context, const Group& group, int64_t count,
+            CallSite site = CallSite::here()) {
+  std::vector<float> in(static_cast<size_t>(count)),
+      out(in.size() * static_cast<size_t>(group.size()));
+  context.communicator.all_gather(fp32(std::as_const(in)), fp32(out), group, site);
+}
+
+TEST_CASE("a rank skips a collective") {
+  require_report(
+      4,
+      [](RankContext& context) {
+        const GroupPtr world = context.communicator.world();
+        context.communicator.barrier(*world);
+        if (context.rank != 2) gather(context, *world, 3);
+      },
+      {"missing collectives status", "suspected hang in collectives operation 1",
+       "ranks 0-1, 3: waits in all_gather #1 fp32 [3] in [[0, 1, 2, 3]] at failure_test.cpp:",
+       "rank 2: ended; last finished barrier #0", "rank 2 never came to all_gather #1"});
+}
+
+TEST_CASE("a rank calls another collective, shape, dtype, root or list") {
+  const auto differ = [](const Program& program, const std::string& what) {
+    require_report(3, program, {what, "rank 0: ", "rank 1: ", "failure_test.cpp:"});
+  };
+  differ(
+      [](RankContext& context) {
+        const GroupPtr world = context.communicator.world();
+        if (context.rank == 1) {
+          context.communicator.barrier(*world);
+        } else {
+          gather(context, *world, 2);
+        }
+      },
+      "ranks disagree in a collective: operation");
+  differ(
+      [](RankContext& context) {
+        gather(context, *context.communicator.world(), context.rank == 1 ? 3 : 2);
+      },
+      "ranks disagree in a collective: shape");
+  differ(
+      [](RankContext& context) {
+        int32_t word[3] = {};
+        context.communicator.broadcast(
+            {context.rank == 1 ? WireType::kInt32 : WireType::kFloat32, {3}, word}, 0,
+            *context.communicator.world());
+      },
+      "ranks disagree in a collective: dtype");
+  differ(
+      [](RankContext& context) {
+        std::vector<float> word(1);
+        context.communicator.broadcast(fp32(word), context.rank == 1 ? 1 : 0,
+                                       *context.communicator.world());
+      },
+      "ranks disagree in a collective: root");
+  differ(
+      [](RankContext& context) {
+        // The same own group in another list.
+        const GroupPtr group = context.communicator.group(
+            context.rank == 1 ? ReplicaGroups{{0, 1}, {2}} : ReplicaGroups{{2}, {0, 1}});
+        context.communicator.barrier(*group);
+      },
+      "replica group signature mismatch ... likely caused by mismatched collectives between peers");
+}
+
+TEST_CASE("a rank calls a collective twice") {
+  require_report(3,
+                 [](RankContext& context) {
+                   const GroupPtr world = context.communicator.world();
+                   gather(context, *world, 1);
+                   if (context.rank == 1) gather(context, *world, 1);
+                 },
+                 {"rank 1: waits in all_gather #1", "ranks 0, 2: ended", "ranks 0, 2 never came"});
+}
+
+TEST_CASE(
+    "lists that name the same ranks in another order wait for ever, and the report says why") {
+  require_report(2,
+                 [](RankContext& context) {
+                   const GroupPtr group = context.communicator.group(
+                       context.rank == 0 ? ReplicaGroups{{0, 1}} : ReplicaGroups{{1, 0}});
+                   context.communicator.barrier(*group);
+                 },
+                 {"replica group signature mismatch", "[[0, 1]]", "[[1, 0]]"});
+}
+
+TEST_CASE("a rank-local branch around a collective (an overflow that only one rank sees)") {
+  require_report(4,
+                 [](RankContext& context) {
+                   const GroupPtr world = context.communicator.world();
+                   const bool overflow = context.rank == 3;
+                   if (overflow) gather(context, *world, 8);  // the rerun
+                   std::vector<float> sum(4);
+                   context.communicator.all_reduce_sum(fp32(std::as_const(sum)), fp32(sum), *world);
+                 },
+                 {"ranks disagree in a collective: operation", "all_gather #0 fp32 [8]",
+                  "all_reduce(sum) #0 fp32 [4]"});
+}
+
+TEST_CASE("uneven all-to-all: counts that do not match") {
+  require_report(
+      2,
+      [](RankContext& context) {
+        const std::vector<int64_t> send = {1, 2}, receive = {1, context.rank == 0 ? 1 : 2};
+        std::vector<float> in(3), out(static_cast<size_t>(receive[0] + receive[1]));
+        context.communicator.all_to_all_v(fp32(std::as_const(in)), send, fp32(out), receive,
+                                          *context.communicator.world());
+      },
+      {"count: member 0 sends 2 elements to member 1, which expects 1"});
+}
+
+TEST_CASE("an exception of one rank ends all others and is reported with the rank") {
+  on_every_executor(5, [](const ClusterOptions& options) {
+    const Failure failure = failure_of(options, [](RankContext& context) {
+      const GroupPtr world = context.communicator.world();
+      context.communicator.barrier(*world);
+      if (context.rank == 3) {
+        throw CheckpointError({.what = "a tensor is missing", .where = "model.safetensors"});
+      }
+      for (;;) context.communicator.barrier(*world);
+    });
+    CHECK(has(failure.text, "a tensor is missing"));
+    CHECK(has(failure.text, "rank 3, model.safetensors"));
+    CHECK(failure.code == ExitCode::kBadInput);
+    try {
+      run_cluster(options, [](RankContext& context) {
+        if (context.rank == 1) throw std::length_error("too long");
+        context.communicator.barrier(*context.communicator.world());
+      });
+      FAIL("no exception");
+    } catch (const std::runtime_error& error) {
+      CHECK(std::string(error.what()) == "rank 1: too long");
+    }
+  });
+}
+
+TEST_CASE("a program that swallows exceptions is ended all the same") {
+  require_report(3,
+                 [](RankContext& context) {
+                   for (int i = 0; i < 3; ++i) {
+                     try {
+                       gather(context, *context.communicator.world(), context.rank == 0 ? 2 : 1);
+                     } catch (const std::exception&) {
+                     }
+                   }
+                 },
+                 {"shape"});
+}
+
+TEST_CASE("groups and buffers that cannot be are refused where they are named") {
+  const auto refused = [](const Program& program, const std::string& what) {
+    const Failure failure = failure_of({4, {}}, program);
+    CAPTURE(failure.text);
+    CHECK(has(failure.text, what));
+  };
+  refused(
+      [](RankContext& c) {
+        c.communicator.group({{0, 1}, {2}});
+      },
+      "replica groups ([[0, 1], [2]]) does not have myself 3");
+  refused([](RankContext& c) { c.communicator.group({{0, 1}, {1, 2, 3}}); }, "overlap: rank 1");
+  refused(
+      [](RankContext& c) {
+        c.communicator.group({{0, 1, 2, 3, 4}});
+      },
+      "rank 4, which does not exist");
+  refused([](RankContext& c) { gather(c, *c.communicator.group({{0, 0}}), 1); }, "overlap: rank 0");
+  refused(
+      [](RankContext& c) {
+        std::vector<float> in(2), out(3);
+        c.communicator.all_gather(fp32(std::as_const(in)), fp32(out), *c.communicator.world());
+      },
+      "8 elements");
+  refused(
+      [](RankContext& c) {
+        int32_t flag = 1;
+        c.communicator.all_reduce_max({WireType::kInt32, {1}, &flag},
+                                      {WireType::kInt32, {1}, &flag}, *c.communicator.world());
+      },
+      "EVRF061");
+  refused(
+      [](RankContext& c) {
+        std::vector<float> word(1);
+        c.communicator.send(fp32(std::as_const(word)), c.rank);
+      },
+      "a peer that is not another rank");
+}
+
+TEST_CASE("the report comes as soon as the last rank blocks") {
+  for (const int64_t workers : {1, 2}) {
+    ClusterOptions options{64, {}};
+    options.executor.workers = workers;
+    Clock::time_point last;
+    CHECK_THROWS_AS(run_cluster(options,
+                                [&](RankContext& context) {
+                                  const GroupPtr world = context.communicator.world();
+                                  if (context.rank == 5) {
+                                    last = Clock::now();
+                                    return;
+                                  }
+                                  gather(context, *world, 16);
+                                }),
+                    CollectiveError);
+    // From the moment the missing rank left to the error in the caller's hand; the limit is the
+    // issue's 10 ms with room for a machine that is busy.
+    CHECK(std::chrono::duration<double>(Clock::now() - last).count() < 0.1);
+  }
+}
+
+}  // namespace
+}  // namespace deepinfer
