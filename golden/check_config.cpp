@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "platform/yaml_reader.h"
 #include "platform/errors.h"
 #include "platform/nearest_name.h"
+#include "platform/yaml_reader.h"
 
 namespace deepinfer {
 namespace {

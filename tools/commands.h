@@ -29,12 +29,12 @@ struct Command {
   CommandRun (*setup)(CLI::App& app);
 };
 
-extern const Command kBenchCommand;    // bench.cpp
-extern const Command kCheckCommand;    // check.cpp
-extern const Command kEnvCommand;      // env.cpp
-extern const Command kFormatsCommand;  // formats.cpp
-extern const Command kLintCommand;     // lint.cpp
-extern const Command kOpsCommand;      // ops.cpp
+extern const Command kBenchCommand;     // bench.cpp
+extern const Command kCheckCommand;     // check.cpp
+extern const Command kEnvCommand;       // env.cpp
+extern const Command kFormatsCommand;   // formats.cpp
+extern const Command kLintCommand;      // lint.cpp
+extern const Command kOpsCommand;       // ops.cpp
 extern const Command kTopologyCommand;  // topology.cpp
 
 }  // namespace deepinfer

@@ -160,13 +160,14 @@ GroupVerdict Topology::check(const ReplicaGroups& groups) const {
     return refuse("the groups hold " + std::to_string(seen.size()) + " of " +
                   std::to_string(ranks()) + " ranks: together they have to hold all");
   }
+  for (const auto& group : groups) {
+    if (group.size() == groups.front().size()) continue;
+    return refuse("groups of " + std::to_string(groups.front().size()) + " and of " +
+                  std::to_string(group.size()) + " ranks: all have to be of one size");
+  }
   GroupVerdict verdict{true, "", ""};
   std::set<std::string> rules_seen;
   for (const auto& group : groups) {
-    if (group.size() != groups.front().size()) {
-      return refuse("groups of " + std::to_string(groups.front().size()) + " and of " +
-                    std::to_string(group.size()) + " ranks: all have to be of one size");
-    }
     std::string reason;
     const auto rule = rule_of(*this, group, reason);
     if (!rule) return refuse(replica_groups_text({group}) + " " + reason);

@@ -212,7 +212,7 @@ TEST_CASE("a program that swallows exceptions is ended all the same") {
 
 TEST_CASE("groups and buffers that cannot be are refused where they are named") {
   const auto refused = [](const Program& program, const std::string& what) {
-    const Failure failure = failure_of({4, {}}, program);
+    const Failure failure = failure_of(world_of(4), program);
     CAPTURE(failure.text);
     CHECK(has(failure.text, what));
   };
@@ -251,7 +251,7 @@ TEST_CASE("groups and buffers that cannot be are refused where they are named") 
 
 TEST_CASE("the report comes as soon as the last rank blocks") {
   for (const int64_t workers : {1, 2}) {
-    ClusterOptions options{64, {}};
+    ClusterOptions options = world_of(64);
     options.executor.workers = workers;
     Clock::time_point last;
     CHECK_THROWS_AS(run_cluster(options,

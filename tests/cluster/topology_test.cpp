@@ -95,7 +95,7 @@ TEST_CASE("groups across the nodes of an UltraServer are symmetric") {
   CHECK(server.ranks() == 256);
   CHECK(server.check(strided(1, 256, 0, 1)).accepted);
   CHECK(server.check(strided(4, 64, 64, 1)).accepted);  // a node
-  CHECK(server.check(strided(64, 4, 4, 1)).accepted);            // devices
+  CHECK(server.check(strided(64, 4, 4, 1)).accepted);   // devices
   // The z-ring: the same core of every node.
   CHECK(server.check(strided(64, 4, 1, 64)).accepted);
   // A device of each node, the same one.

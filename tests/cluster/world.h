@@ -8,15 +8,28 @@
 
 namespace deepinfer {
 
+// ThreadSanitizer follows threads, not fibers.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kFibersToo = false;
+#else
+inline constexpr bool kFibersToo = true;
+#endif
+
+inline ClusterOptions world_of(int64_t ranks) {
+  ClusterOptions options;
+  options.ranks = ranks;
+  if (!kFibersToo) options.executor.kind = ExecutorKind::kThreads;
+  return options;
+}
+
 inline std::vector<ClusterOptions> executors(int64_t ranks) {
-  ClusterOptions one_worker{ranks, {}};
-  one_worker.executor.workers = 1;
-  ClusterOptions two_workers = one_worker;
-  two_workers.executor.workers = 2;
-  ClusterOptions shuffled = one_worker;
-  shuffled.executor.schedule = 7;
-  ClusterOptions threads = one_worker;
+  ClusterOptions threads = world_of(ranks);
   threads.executor.kind = ExecutorKind::kThreads;
+  if (!kFibersToo) return {threads};
+  ClusterOptions one_worker = world_of(ranks), two_workers = one_worker, shuffled = one_worker;
+  one_worker.executor.workers = 1;
+  two_workers.executor.workers = 2;
+  shuffled.executor.schedule = 7;
   return {one_worker, two_workers, shuffled, threads};
 }
 

@@ -6,8 +6,8 @@
 
 #include <doctest/doctest.h>
 
-#include "platform/yaml_reader.h"
 #include "platform/errors.h"
+#include "platform/yaml_reader.h"
 
 namespace deepinfer {
 namespace {

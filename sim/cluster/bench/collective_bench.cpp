@@ -23,13 +23,12 @@ CollectiveTimes bench_collectives(const CollectiveBenchOptions& options) {
   run_cluster(cluster, [&](RankContext& context) {
     Communicator& comm = context.communicator;
     const GroupPtr world = comm.world();
-    const double barrier =
-        measure(context, options.barriers, [&] { comm.barrier(*world); });
+    const double barrier = measure(context, options.barriers, [&] { comm.barrier(*world); });
     std::vector<float> in(static_cast<size_t>(options.elements), 1.0f), out(in.size());
     const ConstBuffer from{WireType::kFloat32, {1, options.elements}, in.data()};
     const Buffer to{WireType::kFloat32, {1, options.elements}, out.data()};
-    const double all_reduce = measure(context, options.all_reduces,
-                                      [&] { comm.all_reduce_sum(from, to, *world); });
+    const double all_reduce =
+        measure(context, options.all_reduces, [&] { comm.all_reduce_sum(from, to, *world); });
     if (context.rank == 0) times = {barrier, all_reduce};
   });
   return times;

@@ -1,5 +1,5 @@
-// The peer of `deepinfer-sim bench collectives`: the same collectives by MPI, a process a rank. Prints
-// "BARRIER_US ALL_REDUCE_US".
+// The peer of `deepinfer-sim bench collectives`: the same collectives by MPI, a process a rank.
+// Prints "BARRIER_US ALL_REDUCE_US".
 //   mpirun -np RANKS mpi_peer ELEMENTS BARRIERS ALL_REDUCES
 #include <cstdio>
 #include <cstdlib>
