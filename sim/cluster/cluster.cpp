@@ -29,21 +29,44 @@ enum class GroupKind {
   kPair,  // the two ends of send and receive: not a replica group to the runtime
 };
 
+class Cluster;
+struct Meeting;
+
+// The members of a meeting that live on one worker. They arrive and are woken by that worker alone,
+// without atomics; the last of them speaks for all.
+struct alignas(64) Side {
+  Meeting* meeting = nullptr;
+  Cluster* cluster = nullptr;
+  int64_t worker = 0;
+  std::vector<size_t> places;  // in the meeting
+  std::vector<int64_t> ranks;  // of the same members
+  size_t arrived = 0;
+  bool agree = true;  // their calls, as far as one worker sees
+
+  struct Release final : WorkerJob {
+    Side* side = nullptr;
+    void run() override;
+  } release;
+  struct Help final : WorkerJob {
+    Side* side = nullptr;
+    void run() override;
+  } help;
+};
+
 // Members of one group that come together, call by call.
 struct Meeting {
   std::vector<int64_t> members;   // ranks, in group order
   std::vector<Call*> calls;       // [members] of those who have come
   std::vector<int64_t> sequence;  // [members] of the next call; each its own rank's
+  std::vector<Side> sides;
+  std::vector<size_t> side_of;  // [members]
+  alignas(64) std::atomic<size_t> sides_arrived = 0;
 
-  // Arrival by workers: ranks of one worker count without atomics, and the last of a worker counts
-  // for all of them.
-  struct alignas(64) Arrivals {
-    int64_t arrived = 0;
-    int64_t expected = 0;
-  };
-  std::vector<Arrivals> arrivals;
-  std::vector<size_t> arrivals_of;  // [members]
-  alignas(64) std::atomic<size_t> workers_arrived = 0;
+  // Work of a large collective, cut into slices that workers take one by one: round << 8 | next
+  // slice, and how many of the round are done.
+  static constexpr int64_t kSlices = 8;
+  alignas(64) std::atomic<uint64_t> next_slice = kSlices;
+  std::atomic<int64_t> slices_done = 0;
 
   int64_t completed = 0;  // written by the last to come
   int64_t bytes = 0;
@@ -119,15 +142,64 @@ class Cluster {
     call.sequence = meeting.sequence[position]++;
     call.done.store(false, std::memory_order_relaxed);
     meeting.calls[position] = &call;
-    if (is_last(meeting, position)) {
-      complete(meeting);
-    } else {
-      wait(rank, state, meeting, call);
-    }
+    if (is_last(meeting, position)) complete(rank, meeting);
+    wait(rank, state, meeting, call);
     ++state.made;
   }
 
+  // By the worker of a side: its members' calls are done.
+  void release_side(Side& side) {
+    for (const size_t place : side.places) {
+      side.meeting->calls[place]->done.store(true, std::memory_order_release);
+    }
+    executor_->unpark(side.ranks);
+  }
+
+  // Takes slices of the meeting's work as long as there are any; who finishes the last releases
+  // all. Called too late it finds none, or helps with the next round. `rank` is any of the caller's
+  // worker.
+  void help(Meeting& meeting, int64_t rank) {
+    completing_.fetch_add(1);
+    bool last = false;
+    uint64_t next = meeting.next_slice.load(std::memory_order_acquire);
+    while (!aborted_.load() && static_cast<int64_t>(next & 0xFF) < Meeting::kSlices) {
+      if (!meeting.next_slice.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
+        continue;
+      }
+      const int64_t whole = extent(*meeting.calls[0], meeting.calls.size());
+      const auto slice = static_cast<int64_t>(next & 0xFF);
+      perform(meeting.calls,
+              {slice * whole / Meeting::kSlices, (slice + 1) * whole / Meeting::kSlices});
+      last = meeting.slices_done.fetch_add(1, std::memory_order_acq_rel) + 1 == Meeting::kSlices;
+      if (last) break;
+      next = meeting.next_slice.load(std::memory_order_acquire);
+    }
+    completing_.fetch_sub(1);
+    if (last) release(meeting, rank);
+  }
+
  private:
+  // Wakes all members: `rank` is any of the caller's worker.
+  void release(Meeting& meeting, int64_t rank) {
+    Side* own = nullptr;
+    for (Side& side : meeting.sides) {
+      if (side.worker == executor_->worker_of(rank)) {
+        own = &side;
+      } else {
+        executor_->post(side.worker, side.release);
+      }
+    }
+    // Its own last: with a thread for each rank, members go on at once.
+    if (own != nullptr) release_side(*own);
+  }
+
+  static bool agree(const Meeting& meeting) {
+    const Call& first = *meeting.calls[meeting.sides.front().places.front()];
+    return std::all_of(meeting.sides.begin(), meeting.sides.end(), [&](const Side& side) {
+      return side.agree && is_same(first, *meeting.calls[side.places.front()]);
+    });
+  }
+
   struct Failure {
     int64_t rank = kWholeRun;
     std::exception_ptr error;
@@ -137,15 +209,18 @@ class Cluster {
     if (aborted_.load(std::memory_order_relaxed)) throw Unwound();
   }
 
+  // Counts the caller in; true for the last of all.
   static bool is_last(Meeting& meeting, size_t position) {
-    Meeting::Arrivals& arrivals = meeting.arrivals[meeting.arrivals_of[position]];
-    if (++arrivals.arrived < arrivals.expected) return false;
-    arrivals.arrived = 0;
-    if (meeting.workers_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 <
-        meeting.arrivals.size()) {
+    Side& side = meeting.sides[meeting.side_of[position]];
+    if (++side.arrived < side.ranks.size()) return false;
+    side.arrived = 0;
+    const Call& first = *meeting.calls[side.places.front()];
+    side.agree = std::all_of(side.places.begin(), side.places.end(),
+                             [&](size_t place) { return is_same(first, *meeting.calls[place]); });
+    if (meeting.sides_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < meeting.sides.size()) {
       return false;
     }
-    meeting.workers_arrived.store(0, std::memory_order_relaxed);
+    meeting.sides_arrived.store(0, std::memory_order_relaxed);
     return true;
   }
 
@@ -163,26 +238,43 @@ class Cluster {
     state.meeting = nullptr;
   }
 
-  // All have come: by the last of them.
-  void complete(Meeting& meeting) {
+  // All have come: by the last of them, who waits like the others if the work is shared.
+  void complete(int64_t rank, Meeting& meeting) {
     completing_.fetch_add(1);
     std::exception_ptr error;
     const bool over = aborted_.load();
-    if (!over) error = disagreement(meeting);
+    if (!over && !agree(meeting)) error = disagreement(meeting);
     if (over || error) {
       completing_.fetch_sub(1);
       if (error) abort(kWholeRun, error);
       throw Unwound();
     }
-    perform(meeting.calls);
     ++meeting.completed;
-    if (meeting.calls[0]->op != CollectiveOp::kBarrier) {
+    const Call& first = *meeting.calls[0];
+    if (first.op != CollectiveOp::kBarrier) {
       for (const Call* call : meeting.calls) meeting.bytes += call->in.bytes();
     }
-    // From here on members may go on, and make their next call.
-    for (Call* call : meeting.calls) call->done.store(true, std::memory_order_release);
+    // Below this, handing work over costs more than it saves.
+    constexpr int64_t kSharedBytes = 256 << 10;
+    const bool shared = meeting.sides.size() > 1 && executor_->workers() < size() &&
+                        extent(first, meeting.calls.size()) >= Meeting::kSlices &&
+                        std::max(first.in.bytes(), first.out.bytes()) *
+                                static_cast<int64_t>(meeting.calls.size()) >=
+                            kSharedBytes;
+    if (!shared) {
+      perform(meeting.calls, {0, extent(first, meeting.calls.size())});
+      completing_.fetch_sub(1);
+      release(meeting, rank);
+      return;
+    }
+    meeting.slices_done.store(0, std::memory_order_relaxed);
+    const uint64_t round = (meeting.next_slice.load(std::memory_order_relaxed) >> 8) + 1;
+    meeting.next_slice.store(round << 8, std::memory_order_release);
+    for (Side& side : meeting.sides) {
+      if (side.worker != executor_->worker_of(rank)) executor_->post(side.worker, side.help);
+    }
     completing_.fetch_sub(1);
-    executor_->unpark(meeting.members);
+    help(meeting, rank);
   }
 
   std::exception_ptr disagreement(const Meeting& meeting) const;
@@ -429,10 +521,21 @@ GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite&
     std::map<int64_t, size_t> of_worker;
     for (const int64_t member : list[own]) {
       const int64_t worker = executor_->worker_of(member);
-      meeting->arrivals_of.push_back(of_worker.try_emplace(worker, of_worker.size()).first->second);
+      meeting->side_of.push_back(of_worker.try_emplace(worker, of_worker.size()).first->second);
     }
-    meeting->arrivals.resize(of_worker.size());
-    for (const size_t slot : meeting->arrivals_of) ++meeting->arrivals[slot].expected;
+    meeting->sides = std::vector<Side>(of_worker.size());
+    for (const auto& [worker, number] : of_worker) {
+      Side& side = meeting->sides[number];
+      side.meeting = meeting.get();
+      side.cluster = this;
+      side.worker = worker;
+      side.release.side = side.help.side = &side;
+    }
+    for (size_t place = 0; place < list[own].size(); ++place) {
+      Side& side = meeting->sides[meeting->side_of[place]];
+      side.places.push_back(place);
+      side.ranks.push_back(list[own][place]);
+    }
   }
   return std::make_shared<MeetingGroup>(list, position, *meeting);
 }
@@ -443,10 +546,6 @@ std::exception_ptr Cluster::disagreement(const Meeting& meeting) const {
     const size_t others = meeting.calls[i]->op == CollectiveOp::kAllToAllV ? i : 1;
     for (size_t j = 0; j < others; ++j) {
       const Call &a = *meeting.calls[j], &b = *meeting.calls[i];
-      if (a.op == CollectiveOp::kBarrier && b.op == a.op && a.groups == b.groups &&
-          a.sequence == b.sequence) {
-        continue;  // the most frequent call, without making a text
-      }
       const std::string what = difference(a, static_cast<int64_t>(j), b, static_cast<int64_t>(i));
       if (what.empty()) continue;
       const bool lists = what == "list of replica groups";
@@ -590,6 +689,9 @@ ClusterStatistics Cluster::run(const std::function<void(RankContext&)>& program,
   }
   return statistics;
 }
+
+void Side::Release::run() { side->cluster->release_side(*side); }
+void Side::Help::run() { side->cluster->help(*side->meeting, side->ranks.front()); }
 
 }  // namespace
 

@@ -53,22 +53,31 @@ class WideInputs {
   std::vector<std::vector<float>> widened_;
 };
 
-void sum_to(std::span<const float* const> partials, int64_t count, const Buffer& out) {
+int64_t element_bytes(const Buffer& buffer) { return wire_type_bytes(buffer.type); }
+
+Buffer part_of(const Buffer& buffer, IndexRange parts) {
+  return {buffer.type, {parts.count()}, bytes(buffer.data) + parts.begin * element_bytes(buffer)};
+}
+
+void sum_to(std::span<const float* const> partials, const Buffer& out) {
+  const int64_t count = out.shape.elements();
   combine_leaves(partials, count,
                  out.type == WireType::kFloat32
                      ? fp32_output(static_cast<float*>(out.data), count)
                      : bf16_output(static_cast<uint16_t*>(out.data), count));
 }
 
-void give_all(std::span<Call* const> calls) {
-  const Buffer& first = calls[0]->out;
-  for (size_t i = 1; i < calls.size(); ++i) copy(calls[i]->out.data, first.data, first.bytes());
+// Elements `parts` of the first member's result to all others.
+void give_all(std::span<Call* const> calls, IndexRange parts) {
+  const Buffer from = part_of(calls[0]->out, parts);
+  for (size_t i = 1; i < calls.size(); ++i) {
+    copy(part_of(calls[i]->out, parts).data, from.data, from.bytes());
+  }
 }
 
-void all_reduce_sum(std::span<Call* const> calls) {
-  const int64_t count = calls[0]->in.shape.elements();
-  sum_to(WideInputs(calls, 0, count).pointers(), count, calls[0]->out);
-  give_all(calls);
+void all_reduce_sum(std::span<Call* const> calls, IndexRange parts) {
+  sum_to(WideInputs(calls, parts.begin, parts.count()).pointers(), part_of(calls[0]->out, parts));
+  give_all(calls, parts);
 }
 
 void reduce_scatter_sum(std::span<Call* const> calls) {
@@ -78,26 +87,28 @@ void reduce_scatter_sum(std::span<Call* const> calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     Buffer result = calls[i]->out;
     result.data = results.emplace_back(static_cast<size_t>(result.bytes())).data();
-    sum_to(WideInputs(calls, static_cast<int64_t>(i) * count, count).pointers(), count, result);
+    result.shape = {count};
+    sum_to(WideInputs(calls, static_cast<int64_t>(i) * count, count).pointers(), result);
   }
   for (size_t i = 0; i < calls.size(); ++i) {
     copy(calls[i]->out.data, results[i].data(), calls[i]->out.bytes());
   }
 }
 
-void all_reduce_tree(std::span<Call* const> calls) {
-  const int64_t count = calls[0]->out.shape.elements();
+void all_reduce_tree(std::span<Call* const> calls, IndexRange parts) {
   const ShardMap& map = *calls[0]->map;
   std::vector<const float*> by_position(static_cast<size_t>(map.leaves()));
   for (size_t member = 0; member < calls.size(); ++member) {
     const auto subtrees = map.subtrees_of_rank(static_cast<int64_t>(member));
     for (size_t i = 0; i < subtrees.size(); ++i) {
+      const float* partial = calls[member]->partials[i];
+      if (partial == nullptr) continue;
       // A whole subtree stands at its first leaf; the leaves that it covers are absent beside it.
-      by_position[static_cast<size_t>(subtrees[i].begin)] = calls[member]->partials[i];
+      by_position[static_cast<size_t>(subtrees[i].begin)] = partial + parts.begin;
     }
   }
-  sum_to(by_position, count, calls[0]->out);
-  give_all(calls);
+  sum_to(by_position, part_of(calls[0]->out, parts));
+  give_all(calls, parts);
 }
 
 // A total order of fp32 in which the larger is the later, -0 before +0; NaN above all.
@@ -107,33 +118,36 @@ int32_t order_key(float value) {
   return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
 }
 
-void all_reduce_max(std::span<Call* const> calls) {
-  const int64_t count = calls[0]->in.shape.elements();
-  const WideInputs inputs(calls, 0, count);
-  std::vector<int32_t> largest(static_cast<size_t>(count), INT32_MIN);
+void all_reduce_max(std::span<Call* const> calls, IndexRange parts) {
+  const WideInputs inputs(calls, parts.begin, parts.count());
+  std::vector<int32_t> largest(static_cast<size_t>(parts.count()), INT32_MIN);
   for (const float* values : inputs.pointers()) {
     for (size_t i = 0; i < largest.size(); ++i) {
       largest[i] = std::max(largest[i], order_key(values[i]));
     }
   }
+  const Buffer out = part_of(calls[0]->out, parts);
   for (size_t i = 0; i < largest.size(); ++i) {
     const int32_t bits = largest[i] < 0 ? largest[i] ^ 0x7FFFFFFF : largest[i];
-    if (calls[0]->out.type == WireType::kFloat32) {
-      static_cast<float*>(calls[0]->out.data)[i] = std::bit_cast<float>(bits);
+    if (out.type == WireType::kFloat32) {
+      static_cast<float*>(out.data)[i] = std::bit_cast<float>(bits);
     } else {  // one of the inputs, so exact
-      static_cast<uint16_t*>(calls[0]->out.data)[i] =
+      static_cast<uint16_t*>(out.data)[i] =
           static_cast<uint16_t>(static_cast<uint32_t>(bits) >> 16);
     }
   }
-  give_all(calls);
+  give_all(calls, parts);
 }
 
-void all_gather(std::span<Call* const> calls) {
+// Parts are the members that receive.
+void all_gather(std::span<Call* const> calls, IndexRange parts) {
   const int64_t piece = calls[0]->in.bytes();
-  // A member's input may be its own place in its output, where it belongs anyway.
-  for (Call* to : calls) {
-    for (size_t from = 0; from < calls.size(); ++from) {
-      copy(bytes(to->out.data) + static_cast<int64_t>(from) * piece, calls[from]->in.data, piece);
+  for (int64_t to = parts.begin; to < parts.end; ++to) {
+    char* place = bytes(calls[static_cast<size_t>(to)]->out.data);
+    // A member's input may be its own place in its output, where it belongs anyway.
+    for (const Call* from : calls) {
+      copy(place, from->in.data, piece);
+      place += piece;
     }
   }
 }
@@ -208,16 +222,45 @@ std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
   return "";
 }
 
-void perform(std::span<Call* const> calls) {
+bool is_same(const Call& a, const Call& b) {
+  if (a.op != b.op || a.groups != b.groups || a.sequence != b.sequence) return false;
+  switch (a.op) {
+    case CollectiveOp::kBarrier:
+      return true;
+    case CollectiveOp::kAllReduceSum:
+    case CollectiveOp::kAllReduceMax:
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kReduceScatterSum:
+      return a.in.type == b.in.type && a.in.shape == b.in.shape;
+    default:
+      return &a == &b;  // rarer ones are compared with care
+  }
+}
+
+int64_t extent(const Call& call, size_t members) {
+  switch (call.op) {
+    case CollectiveOp::kAllReduceSum:
+    case CollectiveOp::kAllReduceMax:
+      return call.in.shape.elements();
+    case CollectiveOp::kAllReduceTree:
+      return call.out.shape.elements();
+    case CollectiveOp::kAllGather:
+      return static_cast<int64_t>(members);
+    default:
+      return 1;
+  }
+}
+
+void perform(std::span<Call* const> calls, IndexRange parts) {
   switch (calls[0]->op) {
     case CollectiveOp::kAllReduceSum:
-      return all_reduce_sum(calls);
+      return all_reduce_sum(calls, parts);
     case CollectiveOp::kAllReduceMax:
-      return all_reduce_max(calls);
+      return all_reduce_max(calls, parts);
     case CollectiveOp::kAllReduceTree:
-      return all_reduce_tree(calls);
+      return all_reduce_tree(calls, parts);
     case CollectiveOp::kAllGather:
-      return all_gather(calls);
+      return all_gather(calls, parts);
     case CollectiveOp::kReduceScatterSum:
       return reduce_scatter_sum(calls);
     case CollectiveOp::kAllToAllV:

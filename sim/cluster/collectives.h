@@ -47,7 +47,13 @@ std::string call_text(const CallRecord& call);
 // Empty if calls a and b of members i and j agree, else what differs: "dtype", "shape", ...
 std::string difference(const Call& a, int64_t i, const Call& b, int64_t j);
 
-// Does what the calls ask for; calls[i] is member i's. All agree.
-void perform(std::span<Call* const> calls);
+// Calls that surely agree, without making a text: false only sends the caller to `difference`.
+bool is_same(const Call& a, const Call& b);
+
+// How many parts the work of a collective of `members` has that do not depend on each other:
+// elements, or members, or 1.
+int64_t extent(const Call& call, size_t members);
+// Does what the calls ask for, in the given parts; calls[i] is member i's. All agree.
+void perform(std::span<Call* const> calls, IndexRange parts);
 
 }  // namespace deepinfer

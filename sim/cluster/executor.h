@@ -38,6 +38,15 @@ class TaskLocals {
   virtual void enter(int64_t rank) = 0;
 };
 
+// Something that a worker does between two tasks, or while one of them parks.
+class WorkerJob {
+ public:
+  virtual void run() = 0;
+
+ protected:
+  ~WorkerJob() = default;
+};
+
 // Invariant: a rank runs on one worker, always the same. Tasks of one worker never run at once.
 //
 // park and unpark: a task parks itself until somebody unparks it. An unpark that comes first is
@@ -56,6 +65,9 @@ class Executor {
 
   virtual void park(int64_t rank) = 0;  // called by the rank itself
   virtual void unpark(std::span<const int64_t> ranks) = 0;
+  // Has a worker run a job soon, or, where workers have no loop (threads), runs it at once. The job
+  // is the caller's; it may be posted again before it has run, and runs as often.
+  virtual void post(int64_t worker, WorkerJob& job) = 0;
 
   virtual int64_t workers() const = 0;
   virtual int64_t worker_of(int64_t rank) const = 0;

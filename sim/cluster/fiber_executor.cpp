@@ -92,6 +92,8 @@ struct Worker {
   alignas(64) std::mutex mutex;
   std::condition_variable awake;  // of mutex
   std::vector<int64_t> inbox;     // of mutex: indices of tasks that other workers unparked
+  std::vector<WorkerJob*> jobs;   // of mutex
+  std::vector<WorkerJob*> taken;  // jobs that are being run
   bool idle = false;              // of mutex
   std::atomic<bool> has_mail = false;
 
@@ -117,10 +119,15 @@ struct Worker {
 
   void take_mail() {
     if (!has_mail.load(std::memory_order_acquire)) return;
-    const std::scoped_lock lock(mutex);
-    has_mail.store(false, std::memory_order_relaxed);
-    for (const int64_t index : inbox) wake(index);
-    inbox.clear();
+    {
+      const std::scoped_lock lock(mutex);
+      has_mail.store(false, std::memory_order_relaxed);
+      for (const int64_t index : inbox) wake(index);
+      inbox.clear();
+      std::swap(jobs, taken);
+    }
+    for (WorkerJob* job : taken) job->run();
+    taken.clear();
   }
 };
 
@@ -187,6 +194,13 @@ class FiberExecutor final : public Executor {
     }
   }
 
+  void post(int64_t worker, WorkerJob& job) override {
+    Worker& to = workers_[static_cast<size_t>(worker)];
+    const std::scoped_lock lock(to.mutex);
+    to.jobs.push_back(&job);
+    notify(to);
+  }
+
   int64_t workers() const override { return static_cast<int64_t>(workers_.size()); }
   int64_t worker_of(int64_t rank) const override { return home_[static_cast<size_t>(rank)].worker; }
 
@@ -201,6 +215,11 @@ class FiberExecutor final : public Executor {
     const std::scoped_lock lock(to.mutex);
     to.inbox.insert(to.inbox.end(), tasks.begin(), tasks.end());
     tasks.clear();
+    notify(to);
+  }
+
+  // Of to.mutex.
+  void notify(Worker& to) {
     to.has_mail.store(true, std::memory_order_release);
     if (!to.idle) return;
     to.idle = false;
@@ -276,7 +295,7 @@ class FiberExecutor final : public Executor {
     }
     {
       const std::scoped_lock lock(worker.mutex);
-      if (!worker.inbox.empty()) return;
+      if (worker.has_mail.load(std::memory_order_relaxed)) return;
       worker.idle = true;
     }
     {

@@ -54,6 +54,8 @@ class ThreadExecutor final : public Executor {
     }
   }
 
+  void post(int64_t /*worker*/, WorkerJob& job) override { job.run(); }
+
   int64_t workers() const override { return ranks_; }
   int64_t worker_of(int64_t rank) const override { return rank; }
 

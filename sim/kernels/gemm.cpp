@@ -303,20 +303,59 @@ void gemm_row_parallel(int64_t m, int64_t n, std::span<const int64_t> leaf_offse
   });
 }
 
+namespace {
+
+// Elements that the tree walks at once: a buffer of them for each level stays in a first-level
+// cache.
+constexpr int64_t kTreeChunk = 512;
+
+// The tree C2.5 over partials that lie in memory, `count` <= kTreeChunk values of each from `begin`
+// on.
+class PartialTree {
+ public:
+  explicit PartialTree(std::span<const float* const> partials)
+      : partials_(partials),
+        levels_(std::bit_width(std::max<size_t>(partials.size(), 1) - 1)),
+        buffers_(static_cast<size_t>((levels_ + 1) * kTreeChunk)) {}
+
+  // A partial itself, or a buffer that the next call writes over; null if all are absent.
+  const float* run(int64_t begin, int64_t count) {
+    begin_ = begin, count_ = count;
+    return node(0, levels_, 0);
+  }
+
+ private:
+  // Leaves [first, first + 2^level). What it adds up stands in buffer `slot` at the end, and
+  // buffers above may have been written.
+  const float* node(size_t first, int level, int slot) {
+    if (first >= partials_.size()) return nullptr;
+    if (level == 0) return partials_[first] == nullptr ? nullptr : partials_[first] + begin_;
+    const float* lower = node(first, level - 1, slot);
+    const float* upper =
+        node(first + (size_t{1} << (level - 1)), level - 1, lower == nullptr ? slot : slot + 1);
+    if (lower == nullptr || upper == nullptr) return lower == nullptr ? upper : lower;
+    float* const to = buffers_.data() + slot * kTreeChunk;
+    for (int64_t i = 0; i < count_; ++i) to[i] = lower[i] + upper[i];
+    return to;
+  }
+
+  std::span<const float* const> partials_;
+  int levels_;
+  std::vector<float> buffers_;
+  int64_t begin_ = 0, count_ = 0;
+};
+
+}  // namespace
+
 void combine_leaves(std::span<const float* const> partials, int64_t count, const GemmOutput& c) {
-  constexpr int64_t kChunk = 1024;
   run_parts(1, [&](int64_t) {
-    std::array<float, kChunk> sum;
-    for (int64_t begin = 0; begin < count; begin += kChunk) {
-      const int64_t chunk = std::min(kChunk, count - begin);
-      const auto copy_leaf = [&](int64_t leaf, float* to) {
-        const float* from = partials[static_cast<size_t>(leaf)];
-        if (from == nullptr) return false;
-        std::copy_n(from + begin, chunk, to);
-        return true;
-      };
-      LeafTree(static_cast<int64_t>(partials.size()), chunk, copy_leaf).run(sum.data());
-      store_values(sum.data(), 1, chunk, gemm_internal::output_from(c, 0, begin));
+    PartialTree tree(partials);
+    const std::vector<float> zeros(static_cast<size_t>(kTreeChunk));
+    for (int64_t begin = 0; begin < count; begin += kTreeChunk) {
+      const int64_t chunk = std::min(kTreeChunk, count - begin);
+      const float* sum = tree.run(begin, chunk);
+      store_values(sum == nullptr ? zeros.data() : sum, 1, chunk,
+                   gemm_internal::output_from(c, 0, begin));
     }
   });
 }

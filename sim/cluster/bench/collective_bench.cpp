@@ -24,11 +24,11 @@ CollectiveTimes bench_collectives(const CollectiveBenchOptions& options) {
     Communicator& comm = context.communicator;
     const GroupPtr world = comm.world();
     const double barrier = measure(context, options.barriers, [&] { comm.barrier(*world); });
-    std::vector<float> in(static_cast<size_t>(options.elements), 1.0f), out(in.size());
-    const ConstBuffer from{WireType::kFloat32, {1, options.elements}, in.data()};
-    const Buffer to{WireType::kFloat32, {1, options.elements}, out.data()};
+    // In place, as the model reduces.
+    std::vector<float> data(static_cast<size_t>(options.elements));
+    const Buffer all{WireType::kFloat32, {1, options.elements}, data.data()};
     const double all_reduce =
-        measure(context, options.all_reduces, [&] { comm.all_reduce_sum(from, to, *world); });
+        measure(context, options.all_reduces, [&] { comm.all_reduce_sum(all, all, *world); });
     if (context.rank == 0) times = {barrier, all_reduce};
   });
   return times;
