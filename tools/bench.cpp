@@ -15,6 +15,7 @@
 #include "platform/nearest_name.h"
 #include "sim/kernels/target.h"
 #include "sim/ops/bench/aten_bench.h"
+#include "tools/bench_collectives.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 
@@ -28,18 +29,20 @@ struct Options {
   std::vector<std::string> kernels;  // names or patterns; empty: all
   std::vector<std::string> targets;  // empty: all that are available, except scalar
   int pairs = KernelBenchOptions().pairs;
+  int64_t ranks = CollectiveBenchCommand().ranks;
+  int64_t workers = 0;
   bool list = false;
   bool json = false;
 };
 
-constexpr std::string_view kWhat[] = {"kernels"};
+constexpr std::string_view kWhat[] = {"kernels", "collectives"};
 
 // What there is to measure; the program grows further ones.
 void check_what(const std::string& what) {
   if (std::find(std::begin(kWhat), std::end(kWhat), what) != std::end(kWhat)) return;
   throw ConfigError({.what = "unknown benchmark " + what,
                      .where = "deepinfer-sim bench",
-                     .expected = "kernels",
+                     .expected = "kernels or collectives",
                      .found = {},
                      .remedy = did_you_mean(what, kWhat)});
 }
@@ -241,7 +244,7 @@ ExitCode run_kernels(const Options& options, const KernelBenchOptions& bench_opt
 
 CommandRun setup(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("WHAT", options->what, "What to measure: kernels")->required();
+  app.add_option("WHAT", options->what, "What to measure: kernels or collectives")->required();
   app.add_option("--kernel", options->kernels,
                  "Kernels to run: a name or a pattern with * and ?; may be repeated (default: all)")
       ->type_name("GLOB")
@@ -253,10 +256,29 @@ CommandRun setup(CLI::App& app) {
   app.add_option("--pairs", options->pairs, "Timed turns of kernel and peer")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
+  app.add_option("--ranks", options->ranks, "collectives: number of ranks")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--workers", options->workers,
+                 "collectives: threads that run them (0: one a core)")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   app.add_flag("--list", options->list, "List kernels, shapes and peers, and run nothing");
   app.add_flag("--json", options->json, "Print JSON");
   return [options](const CommandContext&) {
     check_what(options->what);
+    if (options->what == "collectives") {
+      if (!options->kernels.empty() || !options->targets.empty() || options->list) {
+        throw ConfigError({.what = "an option of `bench kernels`",
+                           .where = "deepinfer-sim bench collectives",
+                           .expected = "--ranks, --workers, --pairs, --json",
+                           .found = "--kernel, --target or --list"});
+      }
+      return run_collective_bench({.ranks = options->ranks,
+                                   .workers = options->workers,
+                                   .pairs = options->pairs,
+                                   .json = options->json});
+    }
     KernelBenchOptions bench_options;
     bench_options.pairs = options->pairs;
     for (const std::string& name : options->targets) {
@@ -270,8 +292,10 @@ CommandRun setup(CLI::App& app) {
 }  // namespace
 
 const Command kBenchCommand = {
-    "bench", "Measure each host kernel beside a named peer (oneDNN, memcpy, ATen), on one thread",
+    "bench", "Measure host kernels and collectives beside named peers (oneDNN, memcpy, ATen, MPI)",
     "  deepinfer-sim bench kernels                        all kernels, in about a minute\n"
+    "  deepinfer-sim bench collectives --pairs 3          barrier and all-reduce of 64 ranks, and "
+    "MPI's\n"
     "  deepinfer-sim bench kernels --list                 kernels, shapes and peers\n"
     "  deepinfer-sim bench kernels --kernel 'gemm_*' --target avx512 --pairs 51\n"
     "                                                     some kernels, more closely\n"

@@ -112,6 +112,24 @@ TEST_CASE("--target chooses, and the table has a line for each result") {
   CHECK(contains(table.out, "\ncompress_pool  scalar"));
 }
 
+TEST_CASE("collectives: times of ours and of the peer, if the build has one") {
+  const ProgramResult result =
+      run_program({"bench", "collectives", "--ranks", "4", "--pairs", "1", "--json"});
+  CAPTURE(result.err);
+  REQUIRE(result.exit_code == 0);
+  const json document = json::parse(result.out);
+  const bool has_peer = document.at("peer").get<std::string>().rfind("none", 0) != 0;
+  CHECK(document.at("results").size() == 2);
+  for (const json& entry : document.at("results")) {
+    CAPTURE(entry.dump());
+    CHECK(entry.at("us").get<double>() > 0);
+    CHECK(entry.at("peer_us").is_null() == !has_peer);
+    if (has_peer) CHECK(entry.at("ratio").get<double>() > 0);
+  }
+  CHECK(contains(refused({"collectives", "--kernel", "gemm"}), "an option of `bench kernels`"));
+  CHECK(contains(refused({"collectives", "--ranks", "65"}), "--ranks"));
+}
+
 TEST_CASE("what does not exist is refused") {
   CHECK(contains(refused({"kernals"}), "did you mean kernels?"));
   CHECK(contains(refused({"kernels", "--kernel", "rms_nrm"}), "did you mean rms_norm?"));
