@@ -71,6 +71,11 @@ std::string CallSite::text() const {
 
 Shape::Shape(std::span<const int64_t> sizes) : dimensions_(sizes.size()) {
   DEEPINFER_ASSERT(sizes.size() <= kMostDimensions, sizes.size() << " dimensions");
+  int64_t room = kMostElements;
+  for (const int64_t size : sizes) {
+    DEEPINFER_ASSERT(size >= 0 && size <= room, "a size of " << size << ", room for " << room);
+    if (size > 0) room /= size;
+  }
   std::copy(sizes.begin(), sizes.end(), sizes_.begin());
 }
 

@@ -46,10 +46,13 @@ struct CallSite {
   std::string text() const;  // "attention.cpp:97 (attention)"
 };
 
-// Sizes of a dense row-major array. At most kMostDimensions (asserted).
+// Sizes of a dense row-major array: at most kMostDimensions, none negative, not
+// more than kMostElements in all (asserted).
 class Shape {
  public:
   static constexpr size_t kMostDimensions = 6;
+  static constexpr int64_t kMostElements = int64_t{1}
+                                           << 48;  // so that bytes of 4096 ranks fit int64
   Shape() = default;
   Shape(std::initializer_list<int64_t> sizes)
       : Shape(std::span<const int64_t>(sizes.begin(), sizes.size())) {}
@@ -81,12 +84,12 @@ struct Buffer {
 };
 
 // A list of replica groups, as a device graph names them: each an ordered list of ranks, without
-// overlap. The order within a group is the order in which data is gathered. Immutable and cheap to
-// copy. Made by Communicator::group, which checks it.
+// overlap. The order within a group is the order in which data is gathered.
 using ReplicaGroups = std::vector<std::vector<int64_t>>;
 std::string replica_groups_text(const ReplicaGroups& groups);  // "[[0, 1], [2, 3]]"
 
-// The caller's own group in a list of groups.
+// The caller's own group in a list of groups; made by Communicator::group, which checks the list,
+// and valid as long as its communicator.
 class Group {
  public:
   virtual ~Group() = default;
@@ -100,7 +103,7 @@ using GroupPtr = std::shared_ptr<const Group>;
 // (neighbours first), rounded once to the wire type: the same bits on every rank, run and schedule.
 //
 // Every member of the group has to make the same call: op, type, shape, reduction, root, list of
-// groups and its order, sequence number in the group. Arguments are compared when all have come; a
+// groups and its order. Arguments are compared when all have come; a
 // difference ends the run with a CollectiveError that names both call sites. So does a wait that
 // nothing can end. As on the device (trn2.md 3.1), sums and maxima take fp32 and bf16 only; int32
 // and uint8 are an UnsupportedError.

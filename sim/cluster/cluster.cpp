@@ -26,7 +26,8 @@ constexpr int64_t kWholeRun = -1;  // in place of a rank: a failure of no single
 
 enum class GroupKind {
   kReplica,
-  kPair,  // the two ends of send and receive: not a replica group to the runtime
+  kWorld,  // what every rank is born into: used or not, so no topology is asked
+  kPair,   // the two ends of send and receive: not a replica group to the runtime
 };
 
 class Cluster;
@@ -68,7 +69,9 @@ struct Meeting {
   alignas(64) std::atomic<uint64_t> next_slice = kSlices;
   std::atomic<int64_t> slices_done = 0;
 
-  int64_t completed = 0;  // written by the last to come
+  // Written by the last to come.
+  int64_t completed = 0;
+  int64_t shared = 0;  // of those, by several workers
   int64_t bytes = 0;
 };
 
@@ -159,22 +162,25 @@ class Cluster {
   // all. Called too late it finds none, or helps with the next round. `rank` is any of the caller's
   // worker.
   void help(Meeting& meeting, int64_t rank) {
-    completing_.fetch_add(1);
     bool last = false;
-    uint64_t next = meeting.next_slice.load(std::memory_order_acquire);
-    while (!aborted_.load() && static_cast<int64_t>(next & 0xFF) < Meeting::kSlices) {
-      if (!meeting.next_slice.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
-        continue;
+    try {
+      const Work work(*this);
+      uint64_t next = meeting.next_slice.load(std::memory_order_acquire);
+      while (work.may_go_on() && !last && !aborted_.load() &&
+             static_cast<int64_t>(next & 0xFF) < Meeting::kSlices) {
+        if (!meeting.next_slice.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
+          continue;
+        }
+        const int64_t whole = extent(*meeting.calls[0], meeting.calls.size());
+        const auto slice = static_cast<int64_t>(next & 0xFF);
+        perform(meeting.calls,
+                {slice * whole / Meeting::kSlices, (slice + 1) * whole / Meeting::kSlices});
+        last = meeting.slices_done.fetch_add(1, std::memory_order_acq_rel) + 1 == Meeting::kSlices;
+        next = meeting.next_slice.load(std::memory_order_acquire);
       }
-      const int64_t whole = extent(*meeting.calls[0], meeting.calls.size());
-      const auto slice = static_cast<int64_t>(next & 0xFF);
-      perform(meeting.calls,
-              {slice * whole / Meeting::kSlices, (slice + 1) * whole / Meeting::kSlices});
-      last = meeting.slices_done.fetch_add(1, std::memory_order_acq_rel) + 1 == Meeting::kSlices;
-      if (last) break;
-      next = meeting.next_slice.load(std::memory_order_acquire);
+    } catch (...) {
+      return abort(kWholeRun, std::current_exception());
     }
-    completing_.fetch_sub(1);
     if (last) release(meeting, rank);
   }
 
@@ -238,43 +244,65 @@ class Cluster {
     state.meeting = nullptr;
   }
 
-  // All have come: by the last of them, who waits like the others if the work is shared.
+  // Work on the calls of a meeting: none of its members' buffers goes while it lasts. Empty if the
+  // run is over. What it throws ends the run.
+  class Work {
+   public:
+    explicit Work(Cluster& cluster) : cluster_(cluster) {
+      cluster_.completing_.fetch_add(1);
+      may_go_on_ = !cluster_.aborted_.load();
+    }
+    ~Work() { cluster_.completing_.fetch_sub(1); }
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
+
+    bool may_go_on() const { return may_go_on_; }
+
+   private:
+    Cluster& cluster_;
+    bool may_go_on_;
+  };
+
+  // All have come: by the last of them, who waits like the others if the work is shared, or if it
+  // fails.
   void complete(int64_t rank, Meeting& meeting) {
-    completing_.fetch_add(1);
-    std::exception_ptr error;
-    const bool over = aborted_.load();
-    if (!over && !agree(meeting)) error = disagreement(meeting);
-    if (over || error) {
-      completing_.fetch_sub(1);
-      if (error) abort(kWholeRun, error);
-      throw Unwound();
+    bool shared = false;
+    try {
+      const Work work(*this);
+      if (!work.may_go_on()) return;
+      if (!agree(meeting)) {
+        if (const auto error = disagreement(meeting)) std::rethrow_exception(error);
+      }
+      ++meeting.completed;
+      for (const Call* call : meeting.calls) meeting.bytes += sent_bytes(*call);
+      shared = is_shared(meeting);
+      if (shared) {
+        meeting.slices_done.store(0, std::memory_order_relaxed);
+        const uint64_t round = (meeting.next_slice.load(std::memory_order_relaxed) >> 8) + 1;
+        meeting.next_slice.store(round << 8, std::memory_order_release);
+        ++meeting.shared;
+      } else {
+        perform(meeting.calls, {0, extent(*meeting.calls[0], meeting.calls.size())});
+      }
+    } catch (...) {
+      return abort(kWholeRun, std::current_exception());
     }
-    ++meeting.completed;
-    const Call& first = *meeting.calls[0];
-    if (first.op != CollectiveOp::kBarrier) {
-      for (const Call* call : meeting.calls) meeting.bytes += call->in.bytes();
-    }
-    // Below this, handing work over costs more than it saves.
-    constexpr int64_t kSharedBytes = 256 << 10;
-    const bool shared = meeting.sides.size() > 1 && executor_->workers() < size() &&
-                        extent(first, meeting.calls.size()) >= Meeting::kSlices &&
-                        std::max(first.in.bytes(), first.out.bytes()) *
-                                static_cast<int64_t>(meeting.calls.size()) >=
-                            kSharedBytes;
-    if (!shared) {
-      perform(meeting.calls, {0, extent(first, meeting.calls.size())});
-      completing_.fetch_sub(1);
-      release(meeting, rank);
-      return;
-    }
-    meeting.slices_done.store(0, std::memory_order_relaxed);
-    const uint64_t round = (meeting.next_slice.load(std::memory_order_relaxed) >> 8) + 1;
-    meeting.next_slice.store(round << 8, std::memory_order_release);
+    if (!shared) return release(meeting, rank);
     for (Side& side : meeting.sides) {
       if (side.worker != executor_->worker_of(rank)) executor_->post(side.worker, side.help);
     }
-    completing_.fetch_sub(1);
     help(meeting, rank);
+  }
+
+  // Below some size, handing work over costs more than it saves. A rank that is a worker of its own
+  // (a thread) has no loop that could help.
+  bool is_shared(const Meeting& meeting) const {
+    constexpr int64_t kSharedBytes = 256 << 10;
+    const Call& first = *meeting.calls[0];
+    const auto members = static_cast<int64_t>(meeting.calls.size());
+    return meeting.sides.size() > 1 && executor_->workers() < size() &&
+           extent(first, meeting.calls.size()) >= Meeting::kSlices &&
+           std::max(first.in.bytes(), first.out.bytes()) * members >= kSharedBytes;
   }
 
   std::exception_ptr disagreement(const Meeting& meeting) const;
@@ -301,7 +329,7 @@ class RankCommunicator final : public Communicator {
   RankCommunicator(Cluster& cluster, int64_t rank) : cluster_(cluster), rank_(rank) {
     std::vector<int64_t> all(static_cast<size_t>(cluster.size()));
     std::iota(all.begin(), all.end(), 0);
-    world_ = cluster_.make_group(rank_, {std::move(all)}, CallSite::here());
+    world_ = cluster_.make_group(rank_, {std::move(all)}, CallSite::here(), GroupKind::kWorld);
   }
 
   int64_t rank() const override { return rank_; }
@@ -362,6 +390,19 @@ class RankCommunicator final : public Communicator {
           std::to_string(members) + " counts each",
           std::to_string(send_counts.size()) + " and " + std::to_string(receive_counts.size()));
     }
+    for (const auto& counts : {send_counts, receive_counts}) {
+      for (const int64_t count : counts) {
+        if (count >= 0) continue;
+        fail_call("a negative count", CollectiveOp::kAllToAllV, site, "0 or more",
+                  std::to_string(count));
+      }
+    }
+    const auto self = static_cast<size_t>(own(group).position());
+    if (send_counts[self] != receive_counts[self]) {
+      fail_call("a member sends itself another number of elements than it receives",
+                CollectiveOp::kAllToAllV, site, std::to_string(send_counts[self]),
+                std::to_string(receive_counts[self]));
+    }
     require_elements(in, out, sum(send_counts), in.shape.elements(), CollectiveOp::kAllToAllV,
                      site);
     require_elements(in, out, sum(receive_counts), out.shape.elements(), CollectiveOp::kAllToAllV,
@@ -376,7 +417,9 @@ class RankCommunicator final : public Communicator {
       fail_call("a root that is not in the group", CollectiveOp::kBroadcast, site,
                 "0 to " + std::to_string(group.size() - 1), std::to_string(root));
     }
-    begin_call(CollectiveOp::kBroadcast, {}, data, site).root = root;
+    Call& call = begin_call(CollectiveOp::kBroadcast, {}, data, site);
+    call.root = root;
+    call.is_root = own(group).position() == root;
     cluster_.meet(rank_, own(group));
   }
   void barrier(const Group& group, CallSite site) override {
@@ -399,8 +442,9 @@ class RankCommunicator final : public Communicator {
   // Groups are made here only, so every Group is one of these; one of another rank is a bug.
   const MeetingGroup& own(const Group& group) const {
     const auto& known = static_cast<const MeetingGroup&>(group);
-    DEEPINFER_ASSERT(known.rank() == rank_,
-                     "rank " << rank_ << " uses a group of rank " << known.rank());
+    DEEPINFER_ASSERT(
+        known.rank() == rank_ && known.meeting().sides.front().cluster == &cluster_,
+        "rank " << rank_ << " uses a group of rank " << known.rank() << ", or of another cluster");
     return known;
   }
 
@@ -479,7 +523,7 @@ GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite&
                              GroupKind kind) {
   const auto fail = [&](const std::string& what, const std::string& expected) {
     throw CollectiveError({.what = what,
-                           .where = "rank " + std::to_string(rank) + ", group at " + site.text(),
+                           .where = "group at " + site.text(),
                            .expected = expected,
                            .found = replica_groups_text(groups)});
   };
@@ -507,8 +551,7 @@ GroupPtr Cluster::make_group(int64_t rank, ReplicaGroups groups, const CallSite&
          "a group with the caller");
   }
   if (topology_ != nullptr && kind == GroupKind::kReplica) {
-    require_accepted(*topology_, groups,
-                     "rank " + std::to_string(rank) + ", group at " + site.text());
+    require_accepted(*topology_, groups, "group at " + site.text());
   }
   const std::scoped_lock lock(mutex_);
   const ReplicaGroups& list = *lists_.insert(std::move(groups)).first;
@@ -579,14 +622,10 @@ void Cluster::wake_all() {
 }
 
 void Cluster::stuck() {
+  if (aborted_.load()) return wake_all();
   const bool any_left =
       std::any_of(states_.begin(), states_.end(), [](const RankState& s) { return !s.ended; });
-  if (!any_left) return;
-  if (aborted_.load()) {
-    wake_all();
-  } else {
-    abort(kWholeRun, std::make_exception_ptr(stuck_error()));
-  }
+  if (any_left) abort(kWholeRun, std::make_exception_ptr(stuck_error()));
 }
 
 CollectiveError Cluster::stuck_error() const {
@@ -686,6 +725,7 @@ ClusterStatistics Cluster::run(const std::function<void(RankContext&)>& program,
   for (const auto& [members, meeting] : meetings_) {
     statistics.collectives += meeting->completed;
     statistics.bytes += meeting->bytes;
+    statistics.shared += meeting->shared;
   }
   return statistics;
 }

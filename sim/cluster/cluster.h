@@ -29,6 +29,7 @@ struct RankContext {
 
 struct ClusterStatistics {
   int64_t collectives = 0;  // completed, each counted once for its group
+  int64_t shared = 0;       // of those, worked on by several workers
   int64_t bytes = 0;        // that members handed in
 };
 

@@ -154,16 +154,22 @@ void all_gather(std::span<Call* const> calls, IndexRange parts) {
 
 void all_to_all_v(std::span<Call* const> calls) {
   const int64_t element = wire_type_bytes(calls[0]->in.type);
+  // All results before any output: an output may be its member's input.
+  std::vector<std::vector<char>> results;
   std::vector<int64_t> read(calls.size(), 0);  // elements of each member's `in` already sent
   for (size_t to = 0; to < calls.size(); ++to) {
+    std::vector<char>& result = results.emplace_back(static_cast<size_t>(calls[to]->out.bytes()));
     int64_t written = 0;
     for (size_t from = 0; from < calls.size(); ++from) {
       const int64_t count = calls[from]->send_counts[to];
-      copy(bytes(calls[to]->out.data) + written * element,
-           bytes(calls[from]->in.data) + read[from] * element, count * element);
+      copy(result.data() + written * element, bytes(calls[from]->in.data) + read[from] * element,
+           count * element);
       written += count;
       read[from] += count;
     }
+  }
+  for (size_t to = 0; to < calls.size(); ++to) {
+    copy(calls[to]->out.data, results[to].data(), calls[to]->out.bytes());
   }
 }
 
@@ -196,7 +202,6 @@ std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
     return "operation: one has to send and the other to receive";
   }
   if (a.groups != b.groups && *a.groups != *b.groups) return "list of replica groups";
-  if (a.sequence != b.sequence) return "sequence number";
   if (a.op == CollectiveOp::kBarrier) return "";
   if (described(a).type != described(b).type) return "dtype";
   if (a.op == CollectiveOp::kAllToAllV) {
@@ -248,6 +253,22 @@ int64_t extent(const Call& call, size_t members) {
       return static_cast<int64_t>(members);
     default:
       return 1;
+  }
+}
+
+int64_t sent_bytes(const Call& call) {
+  switch (call.op) {
+    case CollectiveOp::kBarrier:
+    case CollectiveOp::kReceive:
+      return 0;
+    case CollectiveOp::kBroadcast:
+      return call.is_root ? call.out.bytes() : 0;
+    case CollectiveOp::kAllReduceTree:
+      return call.out.bytes() *
+             std::count_if(call.partials.begin(), call.partials.end(),
+                           [](const float* partial) { return partial != nullptr; });
+    default:
+      return call.in.bytes();
   }
 }
 

@@ -23,7 +23,8 @@ struct alignas(64) Call {
 
   ConstBuffer in;    // type and shape of `in` are compared between members, where the op has one
   Buffer out;        // likewise
-  int64_t root = 0;  // broadcast
+  int64_t root = 0;  // broadcast: its place in the group
+  bool is_root = false;                         // broadcast: the caller is it
   const ShardMap* map = nullptr;                // all_reduce(tree)
   std::span<const float* const> partials = {};  // all_reduce(tree)
   std::span<const int64_t> send_counts = {};    // all_to_all_v
@@ -53,6 +54,9 @@ bool is_same(const Call& a, const Call& b);
 // How many parts the work of a collective of `members` has that do not depend on each other:
 // elements, or members, or 1.
 int64_t extent(const Call& call, size_t members);
+// Bytes that a member hands in: what it sends, the root's data, its partials; 0 for a receiver.
+int64_t sent_bytes(const Call& call);
+
 // Does what the calls ask for, in the given parts; calls[i] is member i's. All agree.
 void perform(std::span<Call* const> calls, IndexRange parts);
 

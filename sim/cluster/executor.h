@@ -12,7 +12,7 @@
 namespace deepinfer {
 
 enum class ExecutorKind {
-  kFibers,   // the default: thousands of switches a millisecond
+  kFibers,   // the default: thousands of switches a millisecond, on one worker thread a core
   kThreads,  // one OS thread a rank: what ThreadSanitizer understands
 };
 // "fibers" or "threads"; parse throws ConfigError that names the nearest.
@@ -31,6 +31,8 @@ struct ExecutorOptions {
 
 // State that libraries keep by thread and a task must find as it left it. `leave` saves it and puts
 // back the state in which tasks start; `enter`, also before a task's first step, restores it.
+// Called by the thread of the task's worker, so for several ranks at once; jobs run in the state of
+// any task.
 class TaskLocals {
  public:
   virtual ~TaskLocals() = default;
@@ -59,7 +61,7 @@ class Executor {
 
   // Runs task(rank) for every rank and returns when all have ended. `stuck` is called, on a worker,
   // as soon as every task that has not ended is parked: it has to unpark at least one. `task` must
-  // not throw (asserted). `locals` may be null.
+  // not throw (std::terminate). `locals` may be null.
   virtual void run(const std::function<void(int64_t rank)>& task,
                    const std::function<void()>& stuck, TaskLocals* locals) = 0;
 

@@ -15,11 +15,6 @@
 #include "platform/random.h"
 #include "sim/cluster/fiber_sanitizer.h"
 
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
 namespace deepinfer {
 namespace {
 
@@ -261,8 +256,8 @@ class FiberExecutor final : public Executor {
   }
 
   void work(int64_t number) {
-    this_worker_ = number;
-    pin(number);
+    // A rank may run a cluster of its own: then this thread is a worker of both.
+    const int64_t outer = std::exchange(this_worker_, number);
     Worker& worker = workers_[static_cast<size_t>(number)];
     worker.exceptions = ExceptionState::of_this_thread();
     worker.alive = static_cast<int64_t>(worker.tasks.size());
@@ -284,6 +279,7 @@ class FiberExecutor final : public Executor {
     --alive_workers_;
     // The last that still works may leave others that wait for ever.
     if (--busy_workers_ == 0 && alive_workers_ > 0) (*stuck_)();
+    this_worker_ = outer;
   }
 
   void wait_for_mail(Worker& worker) {
@@ -316,27 +312,6 @@ class FiberExecutor final : public Executor {
     __builtin_ia32_pause();
 #else
     std::this_thread::yield();
-#endif
-  }
-
-  // To the core of its number, if the process may use that many; the calling thread is left alone,
-  // as it is the user's.
-  void pin([[maybe_unused]] int64_t number) const {
-#if defined(__linux__)
-    if (number == 0) return;
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
-    if (CPU_COUNT(&allowed) < workers()) return;
-    int64_t seen = 0;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (!CPU_ISSET(cpu, &allowed) || seen++ != number) continue;
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(cpu, &one);
-      pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
-      return;
-    }
 #endif
   }
 

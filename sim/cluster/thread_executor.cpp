@@ -15,15 +15,16 @@ class ThreadExecutor final : public Executor {
  public:
   explicit ThreadExecutor(int64_t ranks) : ranks_(ranks), tasks_(static_cast<size_t>(ranks)) {}
 
-  // A thread keeps its own state: `locals` have nothing to do.
   void run(const std::function<void(int64_t rank)>& task, const std::function<void()>& stuck,
-           TaskLocals* /*locals*/) override {
+           TaskLocals* locals) override {
     stuck_ = &stuck;
     running_ = ranks_;
     std::vector<std::thread> threads;
     for (int64_t rank = 0; rank < ranks_; ++rank) {
-      threads.emplace_back([this, rank, &task] {
+      threads.emplace_back([this, rank, &task, locals] {
+        if (locals != nullptr) locals->enter(rank);
         task(rank);
+        if (locals != nullptr) locals->leave(rank);
         leave_running();
       });
     }

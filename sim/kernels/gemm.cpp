@@ -327,7 +327,7 @@ class PartialTree {
  private:
   // Leaves [first, first + 2^level). What it adds up stands in buffer `slot` at the end, and
   // buffers above may have been written.
-  const float* node(size_t first, int level, int slot) {
+  [[gnu::noinline]] const float* node(size_t first, int level, int slot) {
     if (first >= partials_.size()) return nullptr;
     if (level == 0) return partials_[first] == nullptr ? nullptr : partials_[first] + begin_;
     const float* lower = node(first, level - 1, slot);

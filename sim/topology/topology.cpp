@@ -10,7 +10,7 @@
 namespace deepinfer {
 namespace {
 
-// The start of the run if `places` of a ring of `size` lie side by side, around its end too.
+// Whether `places` of a ring of `size` lie side by side, around its end too.
 bool is_arc(const std::set<int64_t>& places, int64_t size) {
   const auto count = static_cast<int64_t>(places.size());
   if (count == size) return true;

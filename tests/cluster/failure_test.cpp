@@ -172,6 +172,65 @@ TEST_CASE("uneven all-to-all: counts that do not match") {
       {"count: member 0 sends 2 elements to member 1, which expects 1"});
 }
 
+TEST_CASE("what no member can be given is refused before it is written") {
+  const auto refused = [](int64_t ranks, std::vector<int64_t> send, std::vector<int64_t> receive,
+                          const std::string& what) {
+    const Failure failure = failure_of(world_of(ranks), [&](RankContext& context) {
+      int64_t in = 0, out = 0;
+      for (const int64_t count : send) in += count;
+      for (const int64_t count : receive) out += count;
+      std::vector<float> from(static_cast<size_t>(in)), to(static_cast<size_t>(out));
+      context.communicator.all_to_all_v(fp32(std::as_const(from)), send, fp32(to), receive,
+                                        *context.communicator.world());
+    });
+    CAPTURE(failure.text);
+    CHECK(has(failure.text, what));
+  };
+  refused(1, {4}, {1}, "sends itself another number");
+  refused(2, {-1, 3}, {1, 1}, "a negative count");
+}
+
+// The sanitizers end the process where memory runs out.
+TEST_CASE("a failure inside a collective ends the run" * doctest::skip(kSanitized)) {
+  on_every_executor(3, [](const ClusterOptions& options) {
+    std::atomic<int64_t> over = 0;
+    struct Guard {
+      std::atomic<int64_t>& count;
+      ~Guard() { ++count; }
+    };
+    // More elements than there is memory for: the maximum finds no room for its keys.
+    CHECK_THROWS(run_cluster(options, [&](RankContext& context) {
+      const Guard guard{over};
+      const Shape huge = {Shape::kMostElements};
+      float word = 0;
+      context.communicator.all_reduce_max({WireType::kFloat32, huge, &word},
+                                          {WireType::kFloat32, huge, &word},
+                                          *context.communicator.world());
+    }));
+    CHECK(over == 3);
+  });
+}
+
+TEST_CASE("a rank that throws while others share a large collective" * doctest::skip(!kFibersToo)) {
+  ClusterOptions options = world_of(64);
+  options.executor.workers = 2;
+  for (int round = 0; round < 20; ++round) {
+    const Failure failure = failure_of(options, [&](RankContext& context) {
+      std::vector<int64_t> most, rest;
+      for (int64_t r = 0; r < 63; ++r) most.push_back(r);
+      rest.push_back(63);
+      const GroupPtr group = context.communicator.group({most, rest});
+      std::vector<float> data(2048);
+      for (int i = 0; context.rank != 63 || i < 3 + round; ++i) {
+        context.communicator.all_reduce_sum(fp32(std::as_const(data)), fp32(data), *group);
+      }
+      throw ConfigError({.what = "enough"});
+    });
+    CHECK(has(failure.text, "enough"));
+    CHECK(has(failure.text, "rank 63"));
+  }
+}
+
 TEST_CASE("an exception of one rank ends all others and is reported with the rank") {
   on_every_executor(5, [](const ClusterOptions& options) {
     const Failure failure = failure_of(options, [](RankContext& context) {

@@ -5,14 +5,26 @@
 #include <vector>
 
 #include "sim/cluster/cluster.h"
+#include "sim/cluster/fiber_sanitizer.h"
 
 namespace deepinfer {
 
 // ThreadSanitizer follows threads, not fibers.
-#if defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define DEEPINFER_SIM_TSAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(DEEPINFER_SIM_TSAN)
 inline constexpr bool kFibersToo = false;
 #else
 inline constexpr bool kFibersToo = true;
+#endif
+
+#if defined(DEEPINFER_SIM_ASAN)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = !kFibersToo;
 #endif
 
 inline ClusterOptions world_of(int64_t ranks) {
