@@ -43,6 +43,7 @@ class StackAllocator {
     ctx::stack_context context = allocator_.allocate();
     stack_->bottom = static_cast<const char*>(context.sp) - context.size;
     stack_->size = context.size;
+    stack_->is_new();
     context.sp = static_cast<char*>(context.sp) - shift_;
     context.size -= shift_;
     return context;

@@ -12,6 +12,7 @@
 #endif
 
 #if defined(DEEPINFER_SIM_ASAN)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -25,6 +26,9 @@ struct FiberStack {
   void* fake = nullptr;  // AddressSanitizer's own stack, kept while the fiber is left
 
 #if defined(DEEPINFER_SIM_ASAN)
+  // Of a stack that is new here: what lay at its addresses before may have been left with frames on
+  // it.
+  void is_new() const { __asan_unpoison_memory_region(bottom, size); }
   void leave_for(const FiberStack& next) {
     __sanitizer_start_switch_fiber(&fake, next.bottom, next.size);
   }
@@ -42,6 +46,7 @@ struct FiberStack {
     __sanitizer_start_switch_fiber(nullptr, next.bottom, next.size);
   }
 #else
+  void is_new() const {}
   void leave_for(const FiberStack&) {}
   void arrive() {}
   void begin(FiberStack&) {}
