@@ -1,0 +1,101 @@
+// Where ranks meet: the members of a group, the calls they have made, the work that is shared.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "platform/communicator.h"
+#include "sim/cluster/collectives.h"
+#include "sim/cluster/executor.h"
+
+namespace deepinfer::internal {
+
+// Thrown through a rank's program when the run ends early. Not a std::exception: programs that
+// catch those do not stop it.
+struct Unwound {};
+
+inline constexpr int64_t kWholeRun = -1;  // in place of a rank: a failure of no single one
+
+enum class GroupKind {
+  kReplica,
+  kWorld,  // what every rank is born into: used or not, so no topology is asked
+  kPair,   // the two ends of send and receive: not a replica group to the runtime
+};
+
+class Rendezvous;
+struct Meeting;
+
+// The members of a meeting that live on one worker. They arrive and are woken by that worker alone,
+// without atomics; the last of them speaks for all.
+struct alignas(64) Side {
+  Meeting* meeting = nullptr;
+  Rendezvous* rendezvous = nullptr;
+  int64_t worker = 0;
+  std::vector<size_t> places;  // in the meeting
+  std::vector<int64_t> ranks;  // of the same members
+  size_t arrived = 0;
+  bool agree = true;  // their calls, as far as one worker sees
+
+  struct Release final : WorkerJob {
+    Side* side = nullptr;
+    void run() override;
+  } release;
+  struct Help final : WorkerJob {
+    Side* side = nullptr;
+    void run() override;
+  } help;
+};
+
+// Members of one group that come together, call by call.
+struct Meeting {
+  std::vector<int64_t> members;   // ranks, in group order
+  std::vector<Call*> calls;       // [members] of those who have come
+  std::vector<int64_t> sequence;  // [members] of the next call; each its own rank's
+  std::vector<Side> sides;
+  std::vector<size_t> side_of;  // [members]
+  alignas(64) std::atomic<size_t> sides_arrived = 0;
+
+  // Work of a large collective, cut into slices that workers take one by one: round << 8 | next
+  // slice, and how many of the round are done.
+  static constexpr int64_t kSlices = 8;
+  alignas(64) std::atomic<uint64_t> next_slice = kSlices;
+  std::atomic<int64_t> slices_done = 0;
+
+  // Written by the last to come.
+  int64_t completed = 0;
+  int64_t shared = 0;  // of those, by several workers
+  int64_t bytes = 0;
+};
+
+class MeetingGroup final : public Group {
+ public:
+  MeetingGroup(const ReplicaGroups& groups, int64_t position, Meeting& meeting)
+      : groups_(groups), position_(position), meeting_(meeting) {}
+  const ReplicaGroups& groups() const override { return groups_; }
+  const std::vector<int64_t>& members() const override { return meeting_.members; }
+  int64_t position() const { return position_; }
+  int64_t rank() const { return meeting_.members[static_cast<size_t>(position_)]; }
+  Meeting& meeting() const { return meeting_; }
+
+ private:
+  const ReplicaGroups& groups_;  // the cluster's
+  int64_t position_;
+  Meeting& meeting_;
+};
+
+// What is known of a rank from outside.
+struct alignas(64) RankState {
+  int64_t made = 0;                  // calls begun
+  const Meeting* meeting = nullptr;  // where it waits; null if it does not
+  bool ended = false;
+  // The call that it is in or makes next, and the one before it: what it finished last. Calls live
+  // here and not on the rank's stack, so that neither has to be copied.
+  Call calls[2];
+
+  Call& current() { return calls[made % 2]; }
+  const Call& current() const { return calls[made % 2]; }
+  const Call* finished() const { return made == 0 ? nullptr : &calls[(made - 1) % 2]; }
+};
+
+}  // namespace deepinfer::internal
