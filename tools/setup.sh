@@ -56,7 +56,7 @@ have_cmake() {
 have_header() { echo "#include <$1>" | c++ -std=c++20 -E -x c++ - > /dev/null 2>&1; }
 have_cxx20() { have_command c++ && have_header span; }
 have_system_torch() { have_header torch/csrc/api/include/torch/version.h; }
-have_openblas() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2> /dev/null | grep -q 'libopenblas'; }
+have_openblas() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2> /dev/null | grep 'libopenblas' > /dev/null; }
 
 # Packages (names of Debian and Ubuntu) whose content is not there.
 missing_packages() {
