@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -368,74 +367,6 @@ TEST_CASE("a schedule seed changes the order of ranks and nothing else, and repl
     orders.insert(order);
   }
   CHECK(orders.size() == 20);
-}
-
-// What a random program of a seed does, step by step: the same on all ranks.
-struct RandomStep {
-  int op;
-  int64_t count;
-  ReplicaGroups groups;
-};
-RandomStep random_step(RandomStream& random, int64_t ranks) {
-  RandomStep step;
-  step.op = static_cast<int>(random.below(5));
-  step.count = 1 + random.below(16);
-  // A random partition of the world into consecutive groups.
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    if (rank == 0 || random.one_in(4)) step.groups.emplace_back();
-    step.groups.back().push_back(rank);
-  }
-  return step;
-}
-
-TEST_CASE("random correct programs raise no alarm") {
-  const uint64_t seed = random_seed(33);
-  int64_t collectives = 0;
-  for (uint32_t program = 0; program < 24; ++program) {
-    const int64_t ranks = 1 + (program * 7) % 20;
-    const std::vector<ClusterOptions> all = executors(ranks);
-    ClusterOptions options = all[program % all.size()];
-    if (program % 3 == 0 && options.executor.schedule) options.executor.schedule = program;
-    Tally tally;
-    const ClusterStatistics statistics = run_cluster(options, [&](RankContext& context) {
-      RandomStream random(seed, "program", program);
-      Communicator& comm = context.communicator;
-      for (int i = 0; i < 400; ++i) {
-        const RandomStep step = random_step(random, ranks);
-        const GroupPtr group = comm.group(step.groups);
-        const auto members = static_cast<size_t>(group->size());
-        std::vector<float> in(static_cast<size_t>(step.count), static_cast<float>(context.rank)),
-            out(in.size());
-        std::vector<float> wide(in.size() * members);
-        float sum = 0;
-        for (const int64_t member : group->members()) sum += static_cast<float>(member);
-        switch (step.op) {
-          case 0:
-            comm.barrier(*group);
-            break;
-          case 1:
-            comm.all_reduce_sum(fp32(std::as_const(in)), fp32(out), *group);
-            tally.expect(out[0] == sum);
-            break;
-          case 2:
-            comm.all_gather(fp32(std::as_const(in)), fp32(wide), *group);
-            tally.expect(wide.back() == static_cast<float>(group->members().back()));
-            break;
-          case 3:
-            comm.broadcast(fp32(in), 0, *group);
-            tally.expect(in[0] == static_cast<float>(group->members()[0]));
-            break;
-          default:
-            wide.assign(wide.size(), 1);
-            comm.reduce_scatter_sum(fp32(std::as_const(wide)), fp32(out), *group);
-            tally.expect(out[0] == static_cast<float>(members));
-        }
-      }
-    });
-    CHECK(tally.wrong() == 0);
-    collectives += statistics.collectives;
-  }
-  CHECK(collectives > 20000);
 }
 
 TEST_CASE("a rank that is left inside a catch block finds its exception again") {
