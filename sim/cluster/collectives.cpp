@@ -227,21 +227,6 @@ std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
   return "";
 }
 
-bool is_same(const Call& a, const Call& b) {
-  if (a.op != b.op || a.groups != b.groups || a.sequence != b.sequence) return false;
-  switch (a.op) {
-    case CollectiveOp::kBarrier:
-      return true;
-    case CollectiveOp::kAllReduceSum:
-    case CollectiveOp::kAllReduceMax:
-    case CollectiveOp::kAllGather:
-    case CollectiveOp::kReduceScatterSum:
-      return a.in.type == b.in.type && a.in.shape == b.in.shape;
-    default:
-      return &a == &b;  // rarer ones are compared with care
-  }
-}
-
 int64_t extent(const Call& call, size_t members) {
   switch (call.op) {
     case CollectiveOp::kAllReduceSum:

@@ -1,7 +1,6 @@
 // What collectives do to the buffers of their members, once all have come and agree. No ranks here.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -16,7 +15,6 @@ struct alignas(64) Call {
   // What a barrier needs comes first, in one cache line: with 64 ranks their lines fill a
   // first-level cache.
   CollectiveOp op = CollectiveOp::kBarrier;
-  std::atomic<bool> done = false;         // set by the member who completes it
   int64_t sequence = 0;                   // of the caller's calls in this group, from 0
   const ReplicaGroups* groups = nullptr;  // the list that the caller named
   CallSite site;
@@ -49,7 +47,20 @@ std::string call_text(const CallRecord& call);
 std::string difference(const Call& a, int64_t i, const Call& b, int64_t j);
 
 // Calls that surely agree, without making a text: false only sends the caller to `difference`.
-bool is_same(const Call& a, const Call& b);
+inline bool is_same(const Call& a, const Call& b) {
+  if (a.op != b.op || a.groups != b.groups || a.sequence != b.sequence) return false;
+  switch (a.op) {
+    case CollectiveOp::kBarrier:
+      return true;
+    case CollectiveOp::kAllReduceSum:
+    case CollectiveOp::kAllReduceMax:
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kReduceScatterSum:
+      return a.in.type == b.in.type && a.in.shape == b.in.shape;
+    default:
+      return &a == &b;  // rarer ones are compared with care
+  }
+}
 
 // How many parts the work of a collective of `members` has that do not depend on each other:
 // elements, or members, or 1.

@@ -29,13 +29,16 @@ struct Meeting;
 // The members of a meeting that live on one worker. They arrive and are woken by that worker alone,
 // without atomics; the last of them speaks for all.
 struct alignas(64) Side {
+  // What every member looks at, in one cache line.
+  std::atomic<int64_t> finished = 0;  // calls that are over; the number of the next
+  size_t arrived = 0;
+  const Call* first = nullptr;  // of those who have arrived
+  bool agree = true;            // their calls, as far as one worker sees
+
   Meeting* meeting = nullptr;
   Rendezvous* rendezvous = nullptr;
   int64_t worker = 0;
-  std::vector<size_t> places;  // in the meeting
-  std::vector<int64_t> ranks;  // of the same members
-  size_t arrived = 0;
-  bool agree = true;  // their calls, as far as one worker sees
+  std::vector<int64_t> ranks;
 
   struct Release final : WorkerJob {
     Side* side = nullptr;
@@ -49,9 +52,8 @@ struct alignas(64) Side {
 
 // Members of one group that come together, call by call.
 struct Meeting {
-  std::vector<int64_t> members;   // ranks, in group order
-  std::vector<Call*> calls;       // [members] of those who have come
-  std::vector<int64_t> sequence;  // [members] of the next call; each its own rank's
+  std::vector<int64_t> members;  // ranks, in group order
+  std::vector<Call*> calls;      // [members] of those who have come
   std::vector<Side> sides;
   std::vector<size_t> side_of;  // [members]
   alignas(64) std::atomic<size_t> sides_arrived = 0;
@@ -71,22 +73,29 @@ struct Meeting {
 class MeetingGroup final : public Group {
  public:
   MeetingGroup(const ReplicaGroups& groups, int64_t position, Meeting& meeting)
-      : groups_(groups), position_(position), meeting_(meeting) {}
+      : groups_(groups),
+        position_(position),
+        rank_(meeting.members[static_cast<size_t>(position)]),
+        meeting_(meeting),
+        side_(meeting.sides[meeting.side_of[static_cast<size_t>(position)]]) {}
   const ReplicaGroups& groups() const override { return groups_; }
   const std::vector<int64_t>& members() const override { return meeting_.members; }
   int64_t position() const { return position_; }
-  int64_t rank() const { return meeting_.members[static_cast<size_t>(position_)]; }
+  int64_t rank() const { return rank_; }
   Meeting& meeting() const { return meeting_; }
+  Side& side() const { return side_; }
 
  private:
   const ReplicaGroups& groups_;  // the cluster's
   int64_t position_;
+  int64_t rank_;
   Meeting& meeting_;
+  Side& side_;  // of the caller's worker
 };
 
 // What is known of a rank from outside.
 struct alignas(64) RankState {
-  int64_t made = 0;                  // calls begun
+  uint64_t made = 0;                 // calls begun
   const Meeting* meeting = nullptr;  // where it waits; null if it does not
   bool ended = false;
   // The call that it is in or makes next, and the one before it: what it finished last. Calls live

@@ -130,7 +130,7 @@ class RankCommunicator final : public Communicator {
   const MeetingGroup& own(const Group& group) const {
     const auto& known = static_cast<const MeetingGroup&>(group);
     DEEPINFER_ASSERT(
-        known.rank() == rank_ && known.meeting().sides.front().rendezvous == &rendezvous_,
+        known.rank() == rank_ && known.side().rendezvous == &rendezvous_,
         "rank " << rank_ << " uses a group of rank " << known.rank() << ", or of another cluster");
     return known;
   }

@@ -95,7 +95,6 @@ GroupPtr Rendezvous::make_group(int64_t rank, ReplicaGroups groups, const CallSi
     meeting = std::make_unique<Meeting>();
     meeting->members = list[own];
     meeting->calls.resize(list[own].size());
-    meeting->sequence.resize(list[own].size());
     std::map<int64_t, size_t> of_worker;
     for (const int64_t member : list[own]) {
       const int64_t worker = executor_->worker_of(member);
@@ -110,37 +109,23 @@ GroupPtr Rendezvous::make_group(int64_t rank, ReplicaGroups groups, const CallSi
       side.release.side = side.help.side = &side;
     }
     for (size_t place = 0; place < list[own].size(); ++place) {
-      Side& side = meeting->sides[meeting->side_of[place]];
-      side.places.push_back(place);
-      side.ranks.push_back(list[own][place]);
+      meeting->sides[meeting->side_of[place]].ranks.push_back(list[own][place]);
     }
   }
   return std::make_shared<MeetingGroup>(list, position, *meeting);
 }
 
-void Rendezvous::meet(int64_t rank, const MeetingGroup& group) {
-  if (aborted_.load(std::memory_order_relaxed)) throw Unwound();
-  RankState& state = states_[static_cast<size_t>(rank)];
-  Call& call = state.current();
-  Meeting& meeting = group.meeting();
-  const auto position = static_cast<size_t>(group.position());
-  call.groups = &group.groups();
-  call.sequence = meeting.sequence[position]++;
-  call.done.store(false, std::memory_order_relaxed);
-  meeting.calls[position] = &call;
-  if (is_last(meeting, position)) complete(rank, meeting);
-  wait(rank, state, meeting, call);
-  ++state.made;
-}
-
-// Counts the caller in; true for the last of all.
-bool Rendezvous::is_last(Meeting& meeting, size_t position) {
-  Side& side = meeting.sides[meeting.side_of[position]];
+// Counts the caller in; true for the last of all. Calls are compared here, where a rank has its own
+// at hand, and not by the last, who would fetch them all.
+inline bool Rendezvous::is_last(Side& side, const Call& call) {
+  if (side.arrived == 0) {
+    side.first = &call;
+    side.agree = true;
+  }
+  side.agree = side.agree && is_same(*side.first, call);
   if (++side.arrived < side.ranks.size()) return false;
   side.arrived = 0;
-  const Call& first = *meeting.calls[side.places.front()];
-  side.agree = std::all_of(side.places.begin(), side.places.end(),
-                           [&](size_t place) { return is_same(first, *meeting.calls[place]); });
+  Meeting& meeting = *side.meeting;
   if (meeting.sides_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < meeting.sides.size()) {
     return false;
   }
@@ -148,11 +133,40 @@ bool Rendezvous::is_last(Meeting& meeting, size_t position) {
   return true;
 }
 
+inline void Rendezvous::wait(int64_t rank, RankState& state, const Side& side, int64_t sequence) {
+  state.meeting = side.meeting;
+  while (side.finished.load(std::memory_order_acquire) == sequence) {
+    if (aborted_.load()) {
+      // A member that is at work on this call has to be done before the rank's buffers go.
+      while (completing_.load() != 0) std::this_thread::yield();
+      if (side.finished.load() == sequence) throw Unwound();
+      break;
+    }
+    executor_->park(rank);
+  }
+  state.meeting = nullptr;
+}
+
+void Rendezvous::meet(int64_t rank, const MeetingGroup& group) {
+  if (aborted_.load(std::memory_order_relaxed)) throw Unwound();
+  RankState& state = states_[static_cast<size_t>(rank)];
+  Call& call = state.current();
+  Meeting& meeting = group.meeting();
+  Side& side = group.side();
+  call.groups = &group.groups();
+  // The call before is over, or the caller would not be here: all of a side find the same number.
+  const int64_t sequence = side.finished.load(std::memory_order_relaxed);
+  call.sequence = sequence;
+  meeting.calls[static_cast<size_t>(group.position())] = &call;
+  if (is_last(side, call)) complete(rank, meeting);
+  wait(rank, state, side, sequence);
+  ++state.made;
+}
+
 bool Rendezvous::agree(const Meeting& meeting) {
-  const Call& first = *meeting.calls[meeting.sides.front().places.front()];
-  return std::all_of(meeting.sides.begin(), meeting.sides.end(), [&](const Side& side) {
-    return side.agree && is_same(first, *meeting.calls[side.places.front()]);
-  });
+  const Call& first = *meeting.sides.front().first;
+  return std::all_of(meeting.sides.begin(), meeting.sides.end(),
+                     [&](const Side& side) { return side.agree && is_same(first, *side.first); });
 }
 
 // Below some size, handing work over costs more than it saves. A rank that is a worker of its own
@@ -173,11 +187,13 @@ void Rendezvous::complete(int64_t rank, Meeting& meeting) {
   try {
     const Work work(*this);
     if (!work.may_go_on()) return;
-    if (!agree(meeting)) {
+    if (agree(meeting)) {
+      meeting.bytes += sent_bytes(*meeting.calls[0]) * static_cast<int64_t>(meeting.calls.size());
+    } else {
       if (const auto error = disagreement(meeting)) std::rethrow_exception(error);
+      for (const Call* call : meeting.calls) meeting.bytes += sent_bytes(*call);
     }
     ++meeting.completed;
-    for (const Call* call : meeting.calls) meeting.bytes += sent_bytes(*call);
     shared = is_shared(meeting);
     if (shared) {
       meeting.slices_done.store(0, std::memory_order_relaxed);
@@ -220,20 +236,6 @@ void Rendezvous::help(Meeting& meeting, int64_t rank) {
   if (last) release(meeting, rank);
 }
 
-void Rendezvous::wait(int64_t rank, RankState& state, const Meeting& meeting, const Call& call) {
-  state.meeting = &meeting;
-  while (!call.done.load(std::memory_order_acquire)) {
-    if (aborted_.load()) {
-      // A member that is at work on this call has to be done before the rank's buffers go.
-      while (completing_.load() != 0) std::this_thread::yield();
-      if (!call.done.load()) throw Unwound();
-      break;
-    }
-    executor_->park(rank);
-  }
-  state.meeting = nullptr;
-}
-
 // Wakes all members: `rank` is any of the caller's worker.
 void Rendezvous::release(Meeting& meeting, int64_t rank) {
   Side* own = nullptr;
@@ -249,9 +251,7 @@ void Rendezvous::release(Meeting& meeting, int64_t rank) {
 }
 
 void Rendezvous::release_side(Side& side) {
-  for (const size_t place : side.places) {
-    side.meeting->calls[place]->done.store(true, std::memory_order_release);
-  }
+  side.finished.fetch_add(1, std::memory_order_release);
   executor_->unpark(side.ranks);
 }
 

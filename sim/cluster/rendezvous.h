@@ -58,11 +58,11 @@ class Rendezvous {
  private:
   class Work;
 
-  static bool is_last(Meeting& meeting, size_t position);
+  static inline bool is_last(Side& side, const Call& call);
   static bool agree(const Meeting& meeting);
   bool is_shared(const Meeting& meeting) const;
   void complete(int64_t rank, Meeting& meeting);
-  void wait(int64_t rank, RankState& state, const Meeting& meeting, const Call& call);
+  inline void wait(int64_t rank, RankState& state, const Side& side, int64_t sequence);
   void release(Meeting& meeting, int64_t rank);
   std::exception_ptr disagreement(const Meeting& meeting) const;
   void abort(int64_t rank, std::exception_ptr error);
