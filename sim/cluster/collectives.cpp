@@ -29,55 +29,100 @@ void copy(void* to, const void* from, int64_t count) {
   if (count > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(count));
 }
 
-// Members' values as fp32: their own buffers, or widened copies.
-class WideInputs {
+// What members hand in to a reduction, as fp32: their own buffers, or widened copies.
+class Leaves {
  public:
-  WideInputs(std::span<Call* const> calls, int64_t begin, int64_t count) {
-    for (const Call* call : calls) {
-      if (call->in.type == WireType::kFloat32) {
-        pointers_.push_back(static_cast<const float*>(call->in.data) + begin);
-      } else {
-        const auto* narrow = static_cast<const uint16_t*>(call->in.data) + begin;
-        std::vector<float>& wide = widened_.emplace_back(static_cast<size_t>(count));
-        for (size_t i = 0; i < wide.size(); ++i) {
-          wide[i] = std::bit_cast<float>(static_cast<uint32_t>(narrow[i]) << 16);
-        }
-        pointers_.push_back(wide.data());
+  // `count` elements from `begin` on of members [members.begin, members.end); the others are
+  // absent.
+  Leaves(std::span<Call* const> calls, IndexRange members, int64_t begin, int64_t count) {
+    if (calls[static_cast<size_t>(members.begin)]->op == CollectiveOp::kAllReduceTree) {
+      take_partials(calls, members);
+      return;
+    }
+    values_.resize(calls.size());
+    for (int64_t member = members.begin; member < members.end; ++member) {
+      const ConstBuffer& in = calls[static_cast<size_t>(member)]->in;
+      values_[static_cast<size_t>(member)] = in.type == WireType::kFloat32
+                                                 ? static_cast<const float*>(in.data) + begin
+                                                 : widened(in, begin, count);
+    }
+  }
+
+  // In tree order, null if absent.
+  std::span<const float* const> values() const { return values_; }
+
+ private:
+  void take_partials(std::span<Call* const> calls, IndexRange members) {
+    const ShardMap& map = *calls[static_cast<size_t>(members.begin)]->map;
+    values_.resize(static_cast<size_t>(map.leaves()));
+    for (int64_t member = members.begin; member < members.end; ++member) {
+      const auto subtrees = map.subtrees_of_rank(member);
+      for (size_t i = 0; i < subtrees.size(); ++i) {
+        // A whole subtree stands at its first leaf; the leaves that it covers are absent beside it.
+        values_[static_cast<size_t>(subtrees[i].begin)] =
+            calls[static_cast<size_t>(member)]->partials[i];
       }
     }
   }
-  std::span<const float* const> pointers() const { return pointers_; }
 
- private:
-  std::vector<const float*> pointers_;
+  const float* widened(const ConstBuffer& in, int64_t begin, int64_t count) {
+    const auto* narrow = static_cast<const uint16_t*>(in.data) + begin;
+    std::vector<float>& wide = widened_.emplace_back(static_cast<size_t>(count));
+    for (size_t i = 0; i < wide.size(); ++i) {
+      wide[i] = std::bit_cast<float>(static_cast<uint32_t>(narrow[i]) << 16);
+    }
+    return wide.data();
+  }
+
+  std::vector<const float*> values_;
   std::vector<std::vector<float>> widened_;
 };
 
-int64_t element_bytes(const Buffer& buffer) { return wire_type_bytes(buffer.type); }
-
-Buffer part_of(const Buffer& buffer, IndexRange parts) {
-  return {buffer.type, {parts.count()}, bytes(buffer.data) + parts.begin * element_bytes(buffer)};
-}
-
-void sum_to(std::span<const float* const> partials, const Buffer& out) {
+void sum_to(std::span<const float* const> leaves, const Buffer& out) {
   const int64_t count = out.shape.elements();
-  combine_leaves(partials, count,
+  combine_leaves(leaves, count,
                  out.type == WireType::kFloat32
                      ? fp32_output(static_cast<float*>(out.data), count)
                      : bf16_output(static_cast<uint16_t*>(out.data), count));
 }
 
-// Elements `parts` of the first member's result to all others.
-void give_all(std::span<Call* const> calls, IndexRange parts) {
-  const Buffer from = part_of(calls[0]->out, parts);
-  for (size_t i = 1; i < calls.size(); ++i) {
-    copy(part_of(calls[i]->out, parts).data, from.data, from.bytes());
+// A total order of fp32 in which the larger is the later, -0 before +0; NaN above all.
+int32_t order_key(float value) {
+  const auto bits = std::bit_cast<int32_t>(value);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return 0x7FC00000;
+  return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
+}
+
+void maximum_to(std::span<const float* const> leaves, const Buffer& out) {
+  std::vector<int32_t> largest(static_cast<size_t>(out.shape.elements()), INT32_MIN);
+  for (const float* values : leaves) {
+    if (values == nullptr) continue;
+    for (size_t i = 0; i < largest.size(); ++i) {
+      largest[i] = std::max(largest[i], order_key(values[i]));
+    }
+  }
+  for (size_t i = 0; i < largest.size(); ++i) {
+    const int32_t bits = largest[i] < 0 ? largest[i] ^ 0x7FFFFFFF : largest[i];
+    if (out.type == WireType::kFloat32) {
+      static_cast<float*>(out.data)[i] = std::bit_cast<float>(bits);
+    } else {  // one of the inputs, so exact
+      static_cast<uint16_t*>(out.data)[i] =
+          static_cast<uint16_t>(static_cast<uint32_t>(bits) >> 16);
+    }
   }
 }
 
-void all_reduce_sum(std::span<Call* const> calls, IndexRange parts) {
-  sum_to(WideInputs(calls, parts.begin, parts.count()).pointers(), part_of(calls[0]->out, parts));
-  give_all(calls, parts);
+void reduce_to(CollectiveOp op, std::span<const float* const> leaves, const Buffer& out) {
+  op == CollectiveOp::kAllReduceMax ? maximum_to(leaves, out) : sum_to(leaves, out);
+}
+
+IndexRange all_of(std::span<Call* const> calls) { return {0, static_cast<int64_t>(calls.size())}; }
+
+void all_reduce(std::span<Call* const> calls) {
+  const Buffer& result = calls[0]->out;
+  const Leaves leaves(calls, all_of(calls), 0, result.shape.elements());
+  reduce_to(calls[0]->op, leaves.values(), result);
+  give(calls, all_of(calls), result.data);
 }
 
 void reduce_scatter_sum(std::span<Call* const> calls) {
@@ -88,67 +133,10 @@ void reduce_scatter_sum(std::span<Call* const> calls) {
     Buffer result = calls[i]->out;
     result.data = results.emplace_back(static_cast<size_t>(result.bytes())).data();
     result.shape = {count};
-    sum_to(WideInputs(calls, static_cast<int64_t>(i) * count, count).pointers(), result);
+    sum_to(Leaves(calls, all_of(calls), static_cast<int64_t>(i) * count, count).values(), result);
   }
   for (size_t i = 0; i < calls.size(); ++i) {
     copy(calls[i]->out.data, results[i].data(), calls[i]->out.bytes());
-  }
-}
-
-void all_reduce_tree(std::span<Call* const> calls, IndexRange parts) {
-  const ShardMap& map = *calls[0]->map;
-  std::vector<const float*> by_position(static_cast<size_t>(map.leaves()));
-  for (size_t member = 0; member < calls.size(); ++member) {
-    const auto subtrees = map.subtrees_of_rank(static_cast<int64_t>(member));
-    for (size_t i = 0; i < subtrees.size(); ++i) {
-      const float* partial = calls[member]->partials[i];
-      if (partial == nullptr) continue;
-      // A whole subtree stands at its first leaf; the leaves that it covers are absent beside it.
-      by_position[static_cast<size_t>(subtrees[i].begin)] = partial + parts.begin;
-    }
-  }
-  sum_to(by_position, part_of(calls[0]->out, parts));
-  give_all(calls, parts);
-}
-
-// A total order of fp32 in which the larger is the later, -0 before +0; NaN above all.
-int32_t order_key(float value) {
-  const auto bits = std::bit_cast<int32_t>(value);
-  if ((bits & 0x7FFFFFFF) > 0x7F800000) return 0x7FC00000;
-  return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
-}
-
-void all_reduce_max(std::span<Call* const> calls, IndexRange parts) {
-  const WideInputs inputs(calls, parts.begin, parts.count());
-  std::vector<int32_t> largest(static_cast<size_t>(parts.count()), INT32_MIN);
-  for (const float* values : inputs.pointers()) {
-    for (size_t i = 0; i < largest.size(); ++i) {
-      largest[i] = std::max(largest[i], order_key(values[i]));
-    }
-  }
-  const Buffer out = part_of(calls[0]->out, parts);
-  for (size_t i = 0; i < largest.size(); ++i) {
-    const int32_t bits = largest[i] < 0 ? largest[i] ^ 0x7FFFFFFF : largest[i];
-    if (out.type == WireType::kFloat32) {
-      static_cast<float*>(out.data)[i] = std::bit_cast<float>(bits);
-    } else {  // one of the inputs, so exact
-      static_cast<uint16_t*>(out.data)[i] =
-          static_cast<uint16_t>(static_cast<uint32_t>(bits) >> 16);
-    }
-  }
-  give_all(calls, parts);
-}
-
-// Parts are the members that receive.
-void all_gather(std::span<Call* const> calls, IndexRange parts) {
-  const int64_t piece = calls[0]->in.bytes();
-  for (int64_t to = parts.begin; to < parts.end; ++to) {
-    char* place = bytes(calls[static_cast<size_t>(to)]->out.data);
-    // A member's input may be its own place in its output, where it belongs anyway.
-    for (const Call* from : calls) {
-      copy(place, from->in.data, piece);
-      place += piece;
-    }
   }
 }
 
@@ -219,26 +207,10 @@ std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
   }
   if (!(described(a).shape == described(b).shape)) return "shape";
   if (a.root != b.root) return "root";
-  if (a.map != nullptr &&
-      (a.map->leaves() != b.map->leaves() || a.map->is_interleaved() != b.map->is_interleaved() ||
-       a.map->axis() != b.map->axis())) {
+  if (a.map != nullptr && !is_same_axis(*a.map, *b.map)) {
     return "sharded axis ('" + a.map->axis() + "' and '" + b.map->axis() + "')";
   }
   return "";
-}
-
-int64_t extent(const Call& call, size_t members) {
-  switch (call.op) {
-    case CollectiveOp::kAllReduceSum:
-    case CollectiveOp::kAllReduceMax:
-      return call.in.shape.elements();
-    case CollectiveOp::kAllReduceTree:
-      return call.out.shape.elements();
-    case CollectiveOp::kAllGather:
-      return static_cast<int64_t>(members);
-    default:
-      return 1;
-  }
 }
 
 int64_t sent_bytes(const Call& call) {
@@ -257,25 +229,20 @@ int64_t sent_bytes(const Call& call) {
   }
 }
 
-void perform(std::span<Call* const> calls, IndexRange parts) {
+void perform(std::span<Call* const> calls) {
   switch (calls[0]->op) {
     case CollectiveOp::kAllReduceSum:
-      return all_reduce_sum(calls, parts);
     case CollectiveOp::kAllReduceMax:
-      return all_reduce_max(calls, parts);
     case CollectiveOp::kAllReduceTree:
-      return all_reduce_tree(calls, parts);
+      return all_reduce(calls);
     case CollectiveOp::kAllGather:
-      return all_gather(calls, parts);
+      return gather(calls, all_of(calls));
     case CollectiveOp::kReduceScatterSum:
       return reduce_scatter_sum(calls);
     case CollectiveOp::kAllToAllV:
       return all_to_all_v(calls);
-    case CollectiveOp::kBroadcast: {
-      const Buffer& root = calls[static_cast<size_t>(calls[0]->root)]->out;
-      for (Call* call : calls) copy(call->out.data, root.data, root.bytes());
-      return;
-    }
+    case CollectiveOp::kBroadcast:
+      return give(calls, all_of(calls), calls[static_cast<size_t>(calls[0]->root)]->out.data);
     case CollectiveOp::kBarrier:
       return;
     case CollectiveOp::kSend:
@@ -285,6 +252,58 @@ void perform(std::span<Call* const> calls, IndexRange parts) {
       copy(to.out.data, from.in.data, from.in.bytes());
       return;
     }
+  }
+}
+
+void gather(std::span<Call* const> calls, IndexRange members) {
+  const int64_t piece = calls[0]->in.bytes();
+  for (int64_t to = members.begin; to < members.end; ++to) {
+    char* place = bytes(calls[static_cast<size_t>(to)]->out.data);
+    // A member's input may be its own place in its output, where it belongs anyway.
+    for (const Call* from : calls) {
+      copy(place, from->in.data, piece);
+      place += piece;
+    }
+  }
+}
+
+bool is_all_reduce(CollectiveOp op) {
+  return op == CollectiveOp::kAllReduceSum || op == CollectiveOp::kAllReduceMax ||
+         op == CollectiveOp::kAllReduceTree;
+}
+
+void PartialResult::reduce(std::span<Call* const> calls, IndexRange members) {
+  const Call& call = *calls[static_cast<size_t>(members.begin)];
+  const int64_t count = call.out.shape.elements();
+  const Leaves leaves(calls, members, 0, count);
+  subtrees_ = maximal_subtrees(call.op == CollectiveOp::kAllReduceTree
+                                   ? IndexRange{call.map->positions_of_rank(members.begin).begin,
+                                                call.map->positions_of_rank(members.end - 1).end}
+                                   : members);
+  values_.resize(subtrees_.size());
+  for (size_t i = 0; i < subtrees_.size(); ++i) {
+    const auto below = leaves.values().subspan(static_cast<size_t>(subtrees_[i].begin),
+                                               static_cast<size_t>(subtrees_[i].count));
+    const bool any = std::any_of(below.begin(), below.end(), [](auto leaf) { return leaf; });
+    values_[i].resize(any ? static_cast<size_t>(count) : 0);
+    if (any) reduce_to(call.op, below, {WireType::kFloat32, {count}, values_[i].data()});
+  }
+}
+
+void PartialResult::put(std::span<const float*> leaves) const {
+  for (size_t i = 0; i < subtrees_.size(); ++i) {
+    if (!values_[i].empty()) leaves[static_cast<size_t>(subtrees_[i].begin)] = values_[i].data();
+  }
+}
+
+void finish(const Call& call, std::span<const float* const> leaves, void* result) {
+  reduce_to(call.op, leaves, {call.out.type, call.out.shape, result});
+}
+
+void give(std::span<Call* const> calls, IndexRange members, const void* result) {
+  for (int64_t to = members.begin; to < members.end; ++to) {
+    const Buffer& out = calls[static_cast<size_t>(to)]->out;
+    copy(out.data, result, out.bytes());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "platform/communicator.h"
+#include "platform/shard_map.h"
 
 namespace deepinfer {
 
@@ -46,6 +47,12 @@ std::string call_text(const CallRecord& call);
 // Empty if calls a and b of members i and j agree, else what differs: "dtype", "shape", ...
 std::string difference(const Call& a, int64_t i, const Call& b, int64_t j);
 
+// Whether partials of both maps stand at the same places of one tree.
+inline bool is_same_axis(const ShardMap& a, const ShardMap& b) {
+  return a.leaves() == b.leaves() && a.is_interleaved() == b.is_interleaved() &&
+         a.axis() == b.axis();
+}
+
 // Calls that surely agree, without making a text: false only sends the caller to `difference`.
 inline bool is_same(const Call& a, const Call& b) {
   if (a.op != b.op || a.groups != b.groups || a.sequence != b.sequence) return false;
@@ -57,18 +64,42 @@ inline bool is_same(const Call& a, const Call& b) {
     case CollectiveOp::kAllGather:
     case CollectiveOp::kReduceScatterSum:
       return a.in.type == b.in.type && a.in.shape == b.in.shape;
+    case CollectiveOp::kAllReduceTree:
+      return a.out.type == b.out.type && a.out.shape == b.out.shape && is_same_axis(*a.map, *b.map);
     default:
       return &a == &b;  // rarer ones are compared with care
   }
 }
 
-// How many parts the work of a collective of `members` has that do not depend on each other:
-// elements, or members, or 1.
-int64_t extent(const Call& call, size_t members);
 // Bytes that a member hands in: what it sends, the root's data, its partials; 0 for a receiver.
 int64_t sent_bytes(const Call& call);
 
-// Does what the calls ask for, in the given parts; calls[i] is member i's. All agree.
-void perform(std::span<Call* const> calls, IndexRange parts);
+// Does what the calls ask for; calls[i] is member i's. All agree.
+void perform(std::span<Call* const> calls);
+
+// all_gather, for the members that receive: what several workers do at once.
+void gather(std::span<Call* const> calls, IndexRange members);
+
+// An all_reduce by several workers: each reduces what its own members hand in, which lies in its
+// caches; the partial results of all are finished as one tree; each gives the result to its own.
+bool is_all_reduce(CollectiveOp op);
+
+// What neighbours in a group make of the subtrees that they own whole.
+class PartialResult {
+ public:
+  // Only the calls of `members`, which agree, are looked at.
+  void reduce(std::span<Call* const> calls, IndexRange members);
+  // Puts the values at their place among the leaves of the whole tree.
+  void put(std::span<const float*> leaves) const;
+
+ private:
+  std::vector<Subtree> subtrees_;
+  std::vector<std::vector<float>> values_;  // of each; empty if nothing of it is present
+};
+
+// The result of `call` from what stands at the leaves of the tree (null: absent): out.shape values
+// of out.type, to `result`.
+void finish(const Call& call, std::span<const float* const> leaves, void* result);
+void give(std::span<Call* const> calls, IndexRange members, const void* result);
 
 }  // namespace deepinfer

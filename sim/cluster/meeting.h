@@ -27,7 +27,7 @@ class Rendezvous;
 struct Meeting;
 
 // The members of a meeting that live on one worker. They arrive and are woken by that worker alone,
-// without atomics; the last of them speaks for all.
+// without atomics; the last of them speaks for all, and reduces what they hand in to an all_reduce.
 struct alignas(64) Side {
   // What every member looks at, in one cache line.
   std::atomic<int64_t> finished = 0;  // calls that are over; the number of the next
@@ -39,6 +39,8 @@ struct alignas(64) Side {
   Rendezvous* rendezvous = nullptr;
   int64_t worker = 0;
   std::vector<int64_t> ranks;
+  std::vector<int64_t> places;  // of the same, ascending
+  PartialResult partial;
 
   struct Release final : WorkerJob {
     Side* side = nullptr;
@@ -56,9 +58,14 @@ struct Meeting {
   std::vector<Call*> calls;      // [members] of those who have come
   std::vector<Side> sides;
   std::vector<size_t> side_of;  // [members]
+  bool in_order = true;         // the members of each side are neighbours
   alignas(64) std::atomic<size_t> sides_arrived = 0;
 
-  // Work of a large collective, cut into slices that workers take one by one: round << 8 | next
+  // Of an all_reduce that sides work on, each for its own.
+  bool by_sides = false;
+  std::vector<char> result;
+
+  // Work of a large all_gather, cut into slices that workers take one by one: round << 8 | next
   // slice, and how many of the round are done.
   static constexpr int64_t kSlices = 8;
   alignas(64) std::atomic<uint64_t> next_slice = kSlices;

@@ -109,28 +109,27 @@ GroupPtr Rendezvous::make_group(int64_t rank, ReplicaGroups groups, const CallSi
       side.release.side = side.help.side = &side;
     }
     for (size_t place = 0; place < list[own].size(); ++place) {
-      meeting->sides[meeting->side_of[place]].ranks.push_back(list[own][place]);
+      Side& side = meeting->sides[meeting->side_of[place]];
+      side.ranks.push_back(list[own][place]);
+      side.places.push_back(static_cast<int64_t>(place));
+    }
+    for (const Side& side : meeting->sides) {
+      const int64_t extent = side.places.back() - side.places.front() + 1;
+      if (extent > static_cast<int64_t>(side.places.size())) meeting->in_order = false;
     }
   }
   return std::make_shared<MeetingGroup>(list, position, *meeting);
 }
 
-// Counts the caller in; true for the last of all. Calls are compared here, where a rank has its own
-// at hand, and not by the last, who would fetch them all.
-inline bool Rendezvous::is_last(Side& side, const Call& call) {
+// Counts the caller in; true for the last of its side. Calls are compared here, where a rank has
+// its own at hand, and not by the last, who would fetch them all.
+inline bool Rendezvous::is_last_of(Side& side, const Call& call) {
   if (side.arrived == 0) {
     side.first = &call;
     side.agree = true;
   }
   side.agree = side.agree && is_same(*side.first, call);
-  if (++side.arrived < side.ranks.size()) return false;
-  side.arrived = 0;
-  Meeting& meeting = *side.meeting;
-  if (meeting.sides_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < meeting.sides.size()) {
-    return false;
-  }
-  meeting.sides_arrived.store(0, std::memory_order_relaxed);
-  return true;
+  return ++side.arrived == side.ranks.size();
 }
 
 inline void Rendezvous::wait(int64_t rank, RankState& state, const Side& side, int64_t sequence) {
@@ -158,9 +157,26 @@ void Rendezvous::meet(int64_t rank, const MeetingGroup& group) {
   const int64_t sequence = side.finished.load(std::memory_order_relaxed);
   call.sequence = sequence;
   meeting.calls[static_cast<size_t>(group.position())] = &call;
-  if (is_last(side, call)) complete(rank, meeting);
+  if (is_last_of(side, call)) side_arrived(rank, side);
   wait(rank, state, side, sequence);
   ++state.made;
+}
+
+// By the last of a side: its members wait on this worker, so that none goes with its buffers.
+void Rendezvous::side_arrived(int64_t rank, Side& side) {
+  Meeting& meeting = *side.meeting;
+  side.arrived = 0;
+  if (side.agree && is_by_sides(meeting, side.first->op)) {
+    try {
+      side.partial.reduce(meeting.calls, {side.places.front(), side.places.back() + 1});
+    } catch (...) {
+      return abort(kWholeRun, std::current_exception());
+    }
+  }
+  if (meeting.sides_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == meeting.sides.size()) {
+    meeting.sides_arrived.store(0, std::memory_order_relaxed);
+    complete(rank, meeting);
+  }
 }
 
 bool Rendezvous::agree(const Meeting& meeting) {
@@ -169,15 +185,30 @@ bool Rendezvous::agree(const Meeting& meeting) {
                      [&](const Side& side) { return side.agree && is_same(first, *side.first); });
 }
 
+// Not if a rank is a worker of its own (a thread): there is nothing to reduce alone.
+bool Rendezvous::is_by_sides(const Meeting& meeting, CollectiveOp op) const {
+  return is_all_reduce(op) && meeting.in_order && meeting.sides.size() > 1 &&
+         executor_->workers() < size();
+}
+
 // Below some size, handing work over costs more than it saves. A rank that is a worker of its own
 // (a thread) has no loop that could help.
 bool Rendezvous::is_shared(const Meeting& meeting) const {
   constexpr int64_t kSharedBytes = 256 << 10;
   const Call& first = *meeting.calls[0];
   const auto members = static_cast<int64_t>(meeting.calls.size());
-  return meeting.sides.size() > 1 && executor_->workers() < size() &&
-         extent(first, meeting.calls.size()) >= Meeting::kSlices &&
-         std::max(first.in.bytes(), first.out.bytes()) * members >= kSharedBytes;
+  return first.op == CollectiveOp::kAllGather && meeting.sides.size() > 1 &&
+         executor_->workers() < size() && members >= Meeting::kSlices &&
+         first.out.bytes() * members >= kSharedBytes;
+}
+
+void Rendezvous::finish_by_sides(Meeting& meeting) {
+  const Call& call = *meeting.calls[0];
+  std::vector<const float*> leaves(call.map != nullptr ? static_cast<size_t>(call.map->leaves())
+                                                       : meeting.calls.size());
+  for (const Side& side : meeting.sides) side.partial.put(leaves);
+  meeting.result.resize(static_cast<size_t>(call.out.bytes()));
+  finish(call, leaves, meeting.result.data());
 }
 
 // All have come: by the last of them, who waits like the others if the work is shared, or if it
@@ -187,21 +218,27 @@ void Rendezvous::complete(int64_t rank, Meeting& meeting) {
   try {
     const Work work(*this);
     if (!work.may_go_on()) return;
-    if (agree(meeting)) {
-      meeting.bytes += sent_bytes(*meeting.calls[0]) * static_cast<int64_t>(meeting.calls.size());
-    } else {
+    const bool same = agree(meeting);
+    if (!same) {
       if (const auto error = disagreement(meeting)) std::rethrow_exception(error);
+    }
+    const CollectiveOp op = meeting.calls[0]->op;
+    ++meeting.completed;
+    if (op != CollectiveOp::kBarrier) {  // for which no call is worth a look
       for (const Call* call : meeting.calls) meeting.bytes += sent_bytes(*call);
     }
-    ++meeting.completed;
+    meeting.by_sides = same && is_by_sides(meeting, op);
     shared = is_shared(meeting);
-    if (shared) {
+    if (meeting.by_sides) {
+      finish_by_sides(meeting);
+      ++meeting.shared;
+    } else if (shared) {
       meeting.slices_done.store(0, std::memory_order_relaxed);
       const uint64_t round = (meeting.next_slice.load(std::memory_order_relaxed) >> 8) + 1;
       meeting.next_slice.store(round << 8, std::memory_order_release);
       ++meeting.shared;
     } else {
-      perform(meeting.calls, {0, extent(*meeting.calls[0], meeting.calls.size())});
+      perform(meeting.calls);
     }
   } catch (...) {
     return abort(kWholeRun, std::current_exception());
@@ -223,10 +260,10 @@ void Rendezvous::help(Meeting& meeting, int64_t rank) {
       if (!meeting.next_slice.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
         continue;
       }
-      const int64_t whole = extent(*meeting.calls[0], meeting.calls.size());
+      const auto members = static_cast<int64_t>(meeting.calls.size());
       const auto slice = static_cast<int64_t>(next & 0xFF);
-      perform(meeting.calls,
-              {slice * whole / Meeting::kSlices, (slice + 1) * whole / Meeting::kSlices});
+      gather(meeting.calls,
+             {slice * members / Meeting::kSlices, (slice + 1) * members / Meeting::kSlices});
       last = meeting.slices_done.fetch_add(1, std::memory_order_acq_rel) + 1 == Meeting::kSlices;
       next = meeting.next_slice.load(std::memory_order_acquire);
     }
@@ -251,6 +288,12 @@ void Rendezvous::release(Meeting& meeting, int64_t rank) {
 }
 
 void Rendezvous::release_side(Side& side) {
+  if (side.meeting->by_sides) {
+    // When the run ends, members go, and their buffers with them: nobody is left to give to.
+    if (aborted_.load()) return;
+    give(side.meeting->calls, {side.places.front(), side.places.back() + 1},
+         side.meeting->result.data());
+  }
   side.finished.fetch_add(1, std::memory_order_release);
   executor_->unpark(side.ranks);
 }

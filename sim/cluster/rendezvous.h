@@ -58,9 +58,12 @@ class Rendezvous {
  private:
   class Work;
 
-  static inline bool is_last(Side& side, const Call& call);
+  static inline bool is_last_of(Side& side, const Call& call);
+  void side_arrived(int64_t rank, Side& side);
   static bool agree(const Meeting& meeting);
+  bool is_by_sides(const Meeting& meeting, CollectiveOp op) const;
   bool is_shared(const Meeting& meeting) const;
+  static void finish_by_sides(Meeting& meeting);
   void complete(int64_t rank, Meeting& meeting);
   inline void wait(int64_t rank, RankState& state, const Side& side, int64_t sequence);
   void release(Meeting& meeting, int64_t rank);

@@ -385,6 +385,8 @@ std::vector<ReplicaGroups> random_lists(RandomStream& random, int64_t ranks) {
     lists.push_back(list);
     shuffle(random, list);
     lists.push_back(list);
+    for (std::vector<int64_t>& group : list) std::sort(group.begin(), group.end());
+    lists.push_back(list);
     for (std::vector<int64_t>& group : list) shuffle(random, group);
     lists.push_back(list);
     if (list.size() > 1)
