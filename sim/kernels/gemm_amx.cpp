@@ -136,9 +136,10 @@ class PieceDecoder {
     }
   }
 
-  // What is left.
+  // What is left, in the steps that it was begun in: others would not end at a whole strip.
+  template <int kRows>
   HWY_INLINE void finish() {
-    while (block_ != end_block_) run<8>();
+    while (block_ != end_block_) run<kRows>();
   }
 
  private:
@@ -294,7 +295,7 @@ void amx_chunk(const GemmProblem& p, int64_t m0, int64_t rows, int64_t blocks, c
   PieceDecoder<kType> decoder(p.w, p.k);
   Piece piece = piece_at(0), next = piece_at(1);
   decoder.start(piece, next, w);
-  decoder.finish();
+  decoder.template finish<kRows>();
   for (int64_t i = 0; i < pieces; ++i) {
     const Piece after = piece_at(i + 2);
     const uint16_t* w_now = w + i % 2 * kBufferSize;
@@ -310,7 +311,7 @@ void amx_chunk(const GemmProblem& p, int64_t m0, int64_t rows, int64_t blocks, c
                             a_group + piece.block * kTileWords, acc_group, decoder);
       }
     }
-    decoder.finish();
+    decoder.template finish<kRows>();
     if (piece.block + piece.blocks == blocks) {
       store_strip(p, m0, rows, piece.row, piece.rows, acc);
     }

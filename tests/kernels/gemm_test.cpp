@@ -417,6 +417,31 @@ TEST_CASE("a row's result does not depend on the rows, columns and threads besid
   }
 }
 
+// AMX decodes W in the shadow of the products, in steps that shrink with the rows of A: here odd
+// numbers of steps stop inside a strip of W.
+TEST_CASE("products of many rows are those of single rows") {
+  RandomStream random(seed(), 105, 0);
+  for (const Kind& kind : kKinds) {
+    for (const int64_t m : {160, 224, 416, 608, 1056}) {
+      const int64_t n = 70, k = 9 * 32;
+      const RandomOperand a = random_operand(random, kind.a, false, m, k, Values::kOrdinary);
+      const RandomOperand w = random_operand(random, kind.w, kind.w_tiles, n, k, Values::kOrdinary);
+      for (const Target target : available_targets()) {
+        INFO(kind.name << " on " << target_name(target) << ", " << m << " rows");
+        Output many(GemmType::kFp32, m, n, 0);
+        gemm(m, n, k, a.operand, w.operand, many.output(), {target, 1});
+        for (const int64_t row : {int64_t{0}, m / 2, m - 1}) {
+          Output one(GemmType::kFp32, 1, n, 0);
+          gemm(1, n, k, a.operand.from_row(row), w.operand, one.output(), {Target::kScalar, 1});
+          for (int64_t column = 0; column < n; ++column) {
+            REQUIRE(hex(one.bits(0, column)) == hex(many.bits(row, column)));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("grouped products are the products of the groups") {
   RandomStream random(seed(), 101, 0);
   for (const Kind& kind : kKinds) {
