@@ -5,7 +5,9 @@
 
 #include "model/compressor.h"
 #include "model/indexer.h"
+#include "platform/errors.h"
 #include "platform/fault.h"
+#include "platform/formats.h"
 #include "platform/ops.h"
 
 namespace deepinfer {
@@ -22,6 +24,32 @@ at::Tensor window_index(const BatchSpan& span, int64_t first_key, int64_t window
   const at::Tensor position = (query - window + 1).clamp_min(first_key) + slot;
   return at::where(position.le(query), position - first_key, at::full({}, -1, options))
       .to(at::kInt);
+}
+
+// wo_a, [rows, heads * head_dim] -> [rows, o_groups * o_lora_rank]: each o-group is the
+// row-parallel product of its own heads, by their leaves. The input is not quantised
+// (model-verified.md 3, rule 2).
+at::Tensor output_latent(const ModelConfig& config, const Projection& wo_a, const at::Tensor& x) {
+  const int64_t rank = config.o_lora_rank, channels = config.head_dim;
+  const int64_t heads = config.num_attention_heads / config.o_groups;  // of a group
+  DEEPINFER_ASSERT(!wo_a.quantized() || rank % kScaleBlock == 0,
+                   "wo_a: the " << rank << " rows of a group are no whole tiles");
+  const ShardMap map = ShardMap::contiguous("heads", config.num_attention_heads, 1);
+  std::vector<at::Tensor> groups;
+  for (int64_t group = 0; group < config.o_groups; ++group) {
+    const IndexRange own = {group * heads, (group + 1) * heads};
+    const auto rows_of = [&](const at::Tensor& all, int64_t rows) {
+      return all.slice(0, group * rows, (group + 1) * rows);
+    };
+    const ops::OptionalTensor scale =
+        wo_a.quantized() ? ops::OptionalTensor(rows_of(wo_a.scale, rank / kScaleBlock))
+                         : ops::OptionalTensor();
+    groups.push_back(ops::linear_partials(x.slice(1, own.begin * channels, own.end * channels),
+                                          rows_of(wo_a.weight, rank), scale, 0, 0,
+                                          column_bounds(map, own, channels, own.count() * channels))
+                         .select(0, 0));
+  }
+  return at::cat(groups, 1).to(x.scalar_type());
 }
 
 }  // namespace
@@ -95,16 +123,14 @@ at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
   at::Tensor out = outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
   if (!fault("inverse_rope_missing")) out = ops::rope(out, rope.cos, rope.sin, /*inverse=*/true);
 
-  at::Tensor grouped = out.reshape({rows, config.o_groups, heads / config.o_groups * channels});
+  at::Tensor by_head = out.reshape({rows, heads * channels});
   if (fault("wo_a_input_quantised") && numerics.quantize_linear) {
-    grouped = ops::fake_quantize_aq32(grouped, numerics.fp8_max);
+    by_head = ops::fake_quantize_aq32(by_head, numerics.fp8_max);
   }
-  // wo_a's input is not quantised (model-verified.md 3, rule 2).
-  const ops::OptionalTensor wo_a_scale =
-      weights.wo_a.quantized() ? ops::OptionalTensor(weights.wo_a.scale) : ops::OptionalTensor();
-  const at::Tensor z =
-      ops::head_group_linear(grouped, weights.wo_a.weight, wo_a_scale, x.scalar_type());
-  return project(z.reshape({rows, config.o_groups * config.o_lora_rank}), weights.wo_b, numerics);
+  const at::Tensor latent = output_latent(config, weights.wo_a, by_head);
+  const int64_t units = (latent.size(1) + kScaleBlock - 1) / kScaleBlock;
+  return project_row_parallel(latent, weights.wo_b, numerics,
+                              ShardMap::contiguous("output latent", units, 1), kScaleBlock);
 }
 
 }  // namespace deepinfer

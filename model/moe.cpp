@@ -1,6 +1,9 @@
 #include "model/moe.h"
 
+#include <numeric>
+
 #include "platform/fault.h"
+#include "platform/formats.h"
 #include "platform/ops.h"
 
 namespace deepinfer {
@@ -65,6 +68,17 @@ at::Tensor routed_experts(const ForwardContext& context, const Assignment& assig
   return late ? output * assignment.weight.unsqueeze(1) : output;
 }
 
+// How the inputs of the shared expert's w2 are cut, and the columns of a slice: slice i on leaf i
+// where there are as many leaves (architecture.md, "64 leaves").
+std::pair<ShardMap, int64_t> shared_slices(int64_t columns) {
+  const int64_t width = columns % 128 == 0 ? 128 : kScaleBlock;
+  const int64_t slices = (columns + width - 1) / width;
+  if (slices > kCanonicalLeaves) return {ShardMap::contiguous("shared expert", slices, 1), width};
+  std::vector<int64_t> leaves(static_cast<size_t>(slices));
+  std::iota(leaves.begin(), leaves.end(), 0);
+  return {ShardMap::explicit_leaves("shared expert", std::move(leaves), 1), width};
+}
+
 }  // namespace
 
 at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
@@ -93,7 +107,8 @@ at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
     const at::Tensor up = project(x, weights.shared_w3, context.numerics);
     cover_clamp(context, gate, up);
     const at::Tensor hidden = ops::swiglu(gate, up, {}, config.swiglu_limit);
-    shared = project(hidden, weights.shared_w2, context.numerics);
+    const auto [map, width] = shared_slices(hidden.size(1));
+    shared = project_row_parallel(hidden, weights.shared_w2, context.numerics, map, width);
   }
   return ops::moe_combine(routed, assignment.row, assignment.offsets, shared, x.size(0));
 }

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "platform/errors.h"
@@ -131,6 +132,14 @@ class Loader {
   at::Device device_;
 };
 
+// x, quantised where the projection and the numerics ask for it.
+at::Tensor projection_input(const at::Tensor& x, const Projection& projection,
+                            const Numerics& numerics) {
+  return projection.quantized() && numerics.quantize_linear
+             ? ops::fake_quantize_aq32(x, numerics.fp8_max)
+             : x;
+}
+
 }  // namespace
 
 TextWeights load_text_weights(std::shared_ptr<const TensorStore> store, const ModelConfig& config,
@@ -160,11 +169,32 @@ TextWeights load_text_weights(std::shared_ptr<const TensorStore> store, const Mo
 at::Tensor project(const at::Tensor& x, const Projection& projection, const Numerics& numerics) {
   const at::ScalarType out = x.scalar_type();
   if (!projection.quantized()) return ops::linear(x, projection.weight, out);
-  const at::Tensor input =
-      numerics.quantize_linear ? ops::fake_quantize_aq32(x, numerics.fp8_max) : x;
+  const at::Tensor input = projection_input(x, projection, numerics);
   const bool two_codes_a_byte = projection.weight.size(1) != x.size(1);
   return two_codes_a_byte ? ops::fp4_linear(input, projection.weight, projection.scale, out)
                           : ops::fp8_linear(input, projection.weight, projection.scale, out);
+}
+
+std::vector<int64_t> column_bounds(const ShardMap& map, IndexRange units, int64_t unit_columns,
+                                   int64_t columns) {
+  std::vector<int64_t> bounds;
+  int64_t unit = units.begin;
+  for (int64_t position = 0; position <= map.leaves(); ++position) {
+    while (unit < units.end && map.leaf_of_unit(unit) < position) ++unit;
+    bounds.push_back(std::min((unit - units.begin) * unit_columns, columns));
+  }
+  return bounds;
+}
+
+at::Tensor project_row_parallel(const at::Tensor& x, const Projection& projection,
+                                const Numerics& numerics, const ShardMap& map,
+                                int64_t unit_columns) {
+  const ops::OptionalTensor scale =
+      projection.quantized() ? ops::OptionalTensor(projection.scale) : ops::OptionalTensor();
+  return ops::linear_partials(projection_input(x, projection, numerics), projection.weight, scale,
+                              0, 0, column_bounds(map, {0, map.units()}, unit_columns, x.size(1)))
+      .select(0, 0)
+      .to(x.scalar_type());
 }
 
 }  // namespace deepinfer

@@ -13,6 +13,7 @@
 #include "model/layer_plan.h"
 #include "model/numerics.h"
 #include "model/safetensors.h"
+#include "platform/shard_map.h"
 
 namespace deepinfer {
 
@@ -102,5 +103,15 @@ TextWeights load_text_weights(std::shared_ptr<const TensorStore> store, const Mo
 // x [T, in] times the projection, in x's dtype. The input of a quantised projection passes through
 // QA where the numerics ask for it (model-verified.md 3, rule 1).
 at::Tensor project(const at::Tensor& x, const Projection& projection, const Numerics& numerics);
+
+// Where tree positions 0 .. 63 begin among the columns of `units`, each unit `unit_columns` wide,
+// the last perhaps less: ascending from 0 to `columns`, 65 bounds as ops::linear_partials takes
+// them. The map is not interleaved.
+std::vector<int64_t> column_bounds(const ShardMap& map, IndexRange units, int64_t unit_columns,
+                                   int64_t columns);
+// project() as the row-parallel product (CANONICAL.md C2.6) whose inputs are the units of `map`.
+at::Tensor project_row_parallel(const at::Tensor& x, const Projection& projection,
+                                const Numerics& numerics, const ShardMap& map,
+                                int64_t unit_columns);
 
 }  // namespace deepinfer

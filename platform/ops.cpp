@@ -23,7 +23,9 @@ TORCH_LIBRARY(deepinfer, m) {
       "out_dtype)"
       " -> Tensor");
   m.def(
-      "head_group_linear(Tensor x, Tensor weight, Tensor? scales, ScalarType out_dtype) -> Tensor");
+      "linear_partials(Tensor x, Tensor weight, Tensor? scales, int first_column, int "
+      "first_position,"
+      " int[] bounds) -> Tensor");
   m.def("quantize_aq32(Tensor x, float fp8_max) -> (Tensor, Tensor)");
   m.def("dequantize_aq32(Tensor codes, Tensor scales) -> Tensor");
   m.def("fake_quantize_aq32(Tensor x, float fp8_max) -> Tensor");
@@ -56,6 +58,10 @@ TORCH_LIBRARY(deepinfer, m) {
   m.def(
       "moe_combine(Tensor outputs, Tensor rows, Tensor offsets, Tensor? shared, int tokens) -> "
       "Tensor");
+  m.def(
+      "moe_partials(Tensor outputs, Tensor rows, Tensor offsets, int tokens, int first_expert, int "
+      "experts,"
+      " int first_position, int positions) -> Tensor");
   m.def("swiglu(Tensor gate, Tensor up, Tensor? row_weight, float limit) -> Tensor");
   m.def(
       "engram_hash(Tensor compressed_ids, int rows, Tensor multipliers, Tensor primes, Tensor "
@@ -74,7 +80,7 @@ TORCH_LIBRARY_IMPL(deepinfer, CompositeExplicitAutograd, m) {
   m.impl("fp8_linear", &reference::fp8_linear);
   m.impl("fp4_linear", &reference::fp4_linear);
   m.impl("grouped_linear", &reference::grouped_linear);
-  m.impl("head_group_linear", &reference::head_group_linear);
+  m.impl("linear_partials", &reference::linear_partials);
   m.impl("quantize_aq32", &reference::quantize_aq32);
   m.impl("dequantize_aq32", &reference::dequantize_aq32);
   m.impl("fake_quantize_aq32", &reference::fake_quantize_aq32);
@@ -95,6 +101,7 @@ TORCH_LIBRARY_IMPL(deepinfer, CompositeExplicitAutograd, m) {
   m.impl("sparse_attention", &reference::sparse_attention);
   m.impl("moe_gate", &reference::moe_gate);
   m.impl("moe_combine", &reference::moe_combine);
+  m.impl("moe_partials", &reference::moe_partials);
   m.impl("swiglu", &reference::swiglu);
   m.impl("engram_hash", &reference::engram_hash);
   m.impl("engram_fetch", &reference::engram_fetch);

@@ -47,11 +47,16 @@ inline const Op<Tensor(const Tensor& x, const Tensor& offsets, at::TensorList we
                        at::TensorList scales, at::ScalarType out_dtype)>
     grouped_linear{"deepinfer::grouped_linear"};
 
-// Output projection by head groups: x [T, G, K], weight [G*N, K] whose rows g*N.. read group g;
-// scales as fp8_linear, or none for a plain weight. Returns [T, G, N].
+// A rank's share of a row-parallel product (CANONICAL.md C2.6). x has the columns first_column ..
+// first_column+K-1 of the weight's K axis, first_column a multiple of 32; the weight is whole:
+// plain [N, K_all] without scales, else codes and scales as fp8_linear or (K_all/2 columns)
+// fp4_linear. Tree position first_position+i, of 64, has the columns bounds[i] .. bounds[i+1]-1 of
+// x; bounds ascend from 0 to K, multiples of 32 but those equal to K. Returns fp32 [S, T, N]: what
+// each of the S maximal subtrees of these positions (platform/shard_map.h) sums to, in their order.
+// A subtree without columns is -0, the neutral element: adding it is skipping it.
 inline const Op<Tensor(const Tensor& x, const Tensor& weight, const OptionalTensor& scales,
-                       at::ScalarType out_dtype)>
-    head_group_linear{"deepinfer::head_group_linear"};
+                       int64_t first_column, int64_t first_position, at::IntArrayRef bounds)>
+    linear_partials{"deepinfer::linear_partials"};
 
 // --- Quantisers (model-verified.md 3). Blocks along the last axis.
 // ------------------------------------------
@@ -162,11 +167,22 @@ inline const Op<TensorPair(const Tensor& x, const Tensor& weight, const Tensor& 
 
 // Sum of the expert outputs of each of `tokens` tokens, fp32 or better inside, rounded once to
 // their dtype. outputs [P, D]: rows offsets[e] .. offsets[e+1]-1 are expert e's, of the tokens
-// `rows` int64 [P]; offsets int64 [E+1] on the host. shared [tokens, D] is added too. Returns
-// [tokens, D].
+// `rows` int64 [P]; offsets int64 [E+1] on the host. shared [tokens, D] is added to the sum of the
+// routed experts (CANONICAL.md C8.4). Returns [tokens, D].
 inline const Op<Tensor(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
                        const OptionalTensor& shared, int64_t tokens)>
     moe_combine{"deepinfer::moe_combine"};
+
+// A rank's share of that sum, before the shared expert: outputs, rows and offsets of the experts
+// first_expert .. first_expert+E-1 of `experts` in all. Expert e is on tree position
+// floor(e * 64 / experts), which must be one of first_position .. first_position+positions-1.
+// Returns fp32 [S, tokens, D]: what each of the S maximal subtrees of the positions
+// (platform/shard_map.h) sums to, in their order; -0 where no expert of a subtree has the token.
+// moe_combine is all subtrees' sum in the tree, plus shared or +0, rounded.
+inline const Op<Tensor(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                       int64_t tokens, int64_t first_expert, int64_t experts,
+                       int64_t first_position, int64_t positions)>
+    moe_partials{"deepinfer::moe_partials"};
 
 // silu(min(gate, limit)) * clamp(up, -limit, limit) * row_weight, fp32 inside, in gate's dtype.
 // gate, up [T, F]; row_weight fp32 [T] or none.

@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include "platform/ops.h"
+#include "platform/partials.h"
 
 namespace deepinfer::meta {
 
@@ -31,9 +32,11 @@ Tensor grouped_linear(const Tensor& x, const Tensor&, at::TensorList weights, at
                       at::ScalarType out_dtype) {
   return with_last(x, weights[0].size(0), out_dtype);
 }
-Tensor head_group_linear(const Tensor& x, const Tensor& weight, const ops::OptionalTensor&,
-                         at::ScalarType out_dtype) {
-  return with_last(x, weight.size(0) / x.size(1), out_dtype);
+Tensor linear_partials(const Tensor& x, const Tensor& weight, const ops::OptionalTensor& scales,
+                       int64_t first_column, int64_t first_position, at::IntArrayRef bounds) {
+  const LinearPartials parts =
+      check_linear_partials(x, weight, scales, first_column, first_position, bounds);
+  return empty(x, {parts.count(), x.size(0), weight.size(0)}, at::kFloat);
 }
 ops::TensorPair quantize_aq32(const Tensor& x, double) {
   return {with_last(x, x.size(-1), at::kByte), with_last(x, x.size(-1) / 32, at::kByte)};
@@ -87,6 +90,14 @@ Tensor moe_combine(const Tensor& outputs, const Tensor&, const Tensor&, const op
                    int64_t tokens) {
   return empty(outputs, {tokens, outputs.size(1)}, outputs.scalar_type());
 }
+Tensor moe_partials(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                    int64_t tokens, int64_t first_expert, int64_t experts, int64_t first_position,
+                    int64_t positions) {
+  const std::vector<Subtree> subtrees = check_moe_partials(
+      outputs, rows, offsets, tokens, first_expert, experts, first_position, positions);
+  return empty(outputs, {static_cast<int64_t>(subtrees.size()), tokens, outputs.size(1)},
+               at::kFloat);
+}
 Tensor swiglu(const Tensor& gate, const Tensor&, const ops::OptionalTensor&, double) {
   return at::empty_like(gate);
 }
@@ -112,7 +123,7 @@ void register_ops(torch::Library& m) {
   m.impl("fp8_linear", &scaled_linear);
   m.impl("fp4_linear", &scaled_linear);
   m.impl("grouped_linear", &grouped_linear);
-  m.impl("head_group_linear", &head_group_linear);
+  m.impl("linear_partials", &linear_partials);
   m.impl("quantize_aq32", &quantize_aq32);
   m.impl("dequantize_aq32", &dequantize_aq32);
   m.impl("fake_quantize_aq32", &fake_quantize);
@@ -133,6 +144,7 @@ void register_ops(torch::Library& m) {
   m.impl("sparse_attention", &sparse_attention);
   m.impl("moe_gate", &moe_gate);
   m.impl("moe_combine", &moe_combine);
+  m.impl("moe_partials", &moe_partials);
   m.impl("swiglu", &swiglu);
   m.impl("engram_hash", &engram_hash);
   m.impl("engram_fetch", &engram_fetch);

@@ -1,13 +1,16 @@
-// Cases of the GEMMs: linear, fp8_linear, fp4_linear, grouped_linear, head_group_linear.
+// Cases of the GEMMs: linear, fp8_linear, fp4_linear, grouped_linear, linear_partials.
 //
 // Bound of all: dot_bound() of the activations and the dequantised weight. A dequantised weight is
 // code value * scale, exact in fp32 and bf16 (C2.4) but for what lies below 2^-126, which the bound
 // counts as flushed, and what overflows, which is an infinity in both.
+#include <cmath>
+
 #include "golden/conformance/bounds.h"
 #include "golden/conformance/case_values.h"
 #include "golden/conformance/op_case.h"
 #include "platform/formats.h"
 #include "platform/ops.h"
+#include "platform/shard_map.h"
 
 namespace deepinfer::conformance {
 
@@ -301,63 +304,157 @@ void add_grouped_linear(std::vector<OpCase>& cases) {
   cases.push_back(wrong);
 }
 
-void add_head_group_linear(std::vector<OpCase>& cases) {
-  const auto add = [&](at::ScalarType x_type, bool scaled, at::ScalarType out, int64_t t,
-                       int64_t groups, int64_t n, int64_t k, Values values) {
-    OpCase one = product_case("head_group_linear");
+// Where the positions of a linear_partials case lie.
+struct Layout {
+  int64_t first_position;
+  std::vector<int64_t> bounds;
+  int64_t first_column = 0;
+  int64_t columns_after = 0;  // of the weight, past x's
+};
+
+// The bound of linear_partials: a subtree's columns in the order of its leaves' dot products, no
+// deeper than all of them, and six sums more (C2.5). Each leaf's dot product and sum may flush its
+// own last results.
+Tensor partials_error(const Tensor& x, const Tensor& weight, const Layout& layout, SumOrder order) {
+  const int64_t positions = static_cast<int64_t>(layout.bounds.size()) - 1;
+  const Tensor columns = weight.slice(1, layout.first_column, layout.first_column + x.size(1));
+  Tensors errors = {at::zeros({0, x.size(0), weight.size(0)}, at::kDouble)};
+  for (const Subtree& subtree :
+       maximal_subtrees({layout.first_position, layout.first_position + positions})) {
+    const auto place = static_cast<size_t>(subtree.begin - layout.first_position);
+    const int64_t left = layout.bounds[place],
+                  right = layout.bounds[place + static_cast<size_t>(subtree.count)];
+    const DotBound bound = dot_bound(x.slice(1, left, right), columns.slice(1, left, right), order);
+    const double leaves = static_cast<double>(subtree.count);
+    const Tensor more = bound.magnitude * (gamma(std::log2(kCanonicalLeaves)) * kSecondOrder) +
+                        leaves * (dot_flushes(0) + 1) * kSmallest;
+    // Beside an infinity the magnitude is none, and the error says what holds.
+    const Tensor error = bound.error + more.masked_fill(more.isfinite().logical_not(), 0);
+    errors.push_back((left == right ? at::zeros_like(error) : error).unsqueeze(0));
+  }
+  return at::cat(errors, 0);
+}
+
+void add_linear_partials(std::vector<OpCase>& cases) {
+  const auto add = [&](at::ScalarType x_type, Weights form, at::ScalarType w_type, int64_t t,
+                       int64_t n, const Layout& layout, Values values, bool strided) {
+    const int64_t k = layout.bounds.back();
+    const int64_t whole = layout.first_column + k + layout.columns_after;
+    OpCase one = product_case("linear_partials");
     one.at_edges = at_edges(values);
+    const std::string form_name = form == Weights::kPlain ? dtype_name(w_type)
+                                  : form == Weights::kFp8 ? "e4m3fn"
+                                                          : "e2m1";
     one.name =
-        product_name(x_type, scaled ? "e4m3fn" : "bf16", out,
-                     shape_text({t, groups, k}) + " x " + shape_text({groups * n, k}), values);
+        product_name(x_type, form_name, at::kFloat,
+                     shape_text({t, k}) + " x " + shape_text({n, whole}) + " from column " +
+                         std::to_string(layout.first_column) + ", positions from " +
+                         std::to_string(layout.first_position) + " at " + shape_text(layout.bounds),
+                     values) +
+        (strided ? " strided" : "");
     one.inputs = [=](RandomStream& random) -> Tensors {
-      Tensors in = {random_tensor(random, {t, groups, k}, x_type, values)};
-      if (scaled) {
-        in.push_back(random_e4m3(random, {groups * n, k}));
-        in.push_back(random_scales(random, {groups * n / 32, ceil_div(k, 32)}, values));
-      } else {
-        in.push_back(random_tensor(random, {groups * n, k}, at::kBFloat16, values));
+      // As for the whole products: an infinity meets no number that may be flushed.
+      const bool special = values == Values::kSpecial;
+      const Tensor x = random_tensor(
+          random, {t, k}, x_type, special && form != Weights::kPlain ? Values::kOrdinary : values);
+      Tensors in = {strided ? strided_copy(x) : x};
+      if (form == Weights::kPlain) {
+        in.push_back(
+            random_tensor(random, {n, whole}, w_type, special ? Values::kOrdinary : values));
         in.emplace_back();
+      } else if (form == Weights::kFp8) {
+        in.push_back(random_e4m3(random, {n, whole}, special));
+        in.push_back(random_scales(random, {ceil_div(n, 32), ceil_div(whole, 32)}, values));
+      } else {
+        in.push_back(random_integers(random, {n, whole / 2}, 256, at::kByte));
+        in.push_back(random_scales(random, {n, ceil_div(whole, 32)}, values));
       }
       return in;
     };
     one.run = [=](const Tensors& in, bool wide) -> Tensors {
       const ops::OptionalTensor scales =
           in[2].defined() ? ops::OptionalTensor(in[2]) : c10::nullopt;
-      return {ops::head_group_linear(in[0], in[1], scales, result_type(out, wide))};
+      return {ops::linear_partials(wide ? in[0].to(at::kDouble) : in[0], in[1], scales,
+                                   layout.first_column, layout.first_position, layout.bounds)};
     };
     one.errors = [=](const Tensors& in, const Tensors&, SumOrder order) -> Tensors {
-      const Tensor weight = (scaled ? fp8_weight(in[1], in[2]) : in[1]).view({groups, n, k});
-      // [G, T, K] x [G, N, K]
-      return {dot_bound(in[0].transpose(0, 1), weight, order).error.transpose(0, 1).contiguous()};
+      const Tensor weight = form == Weights::kPlain ? in[1]
+                            : form == Weights::kFp8 ? fp8_weight(in[1], in[2])
+                                                    : fp4_weight(in[1], in[2]);
+      return {partials_error(in[0], weight, layout, order)};
     };
     cases.push_back(one);
   };
+  std::vector<int64_t> even = {0}, last_quarter(49, 0);
+  for (int64_t i = 1; i <= 64; ++i) even.push_back(32 * i);
+  for (int64_t i = 1; i <= 16; ++i) last_quarter.push_back(32 * i);
+  const std::vector<Layout> layouts = {
+      {.first_position = 0, .bounds = even},
+      {.first_position = 0, .bounds = last_quarter},  // one subtree, three quarters absent
+      {.first_position = 5,
+       .bounds = {0, 32, 32, 64, 96, 160, 160, 192},
+       .first_column = 64,
+       .columns_after = 32},
+      {.first_position = 42, .bounds = {0, 0, 0, 32, 64, 64}, .first_column = 32},
+      {.first_position = 63, .bounds = {0, 96}, .columns_after = 64},
+      {.first_position = 3, .bounds = {0, 64, 128, 134}, .first_column = 32},
+      {.first_position = 30, .bounds = {0, 0, 0, 0, 0, 0}, .columns_after = 32},  // K = 0
+      {.first_position = 64, .bounds = {0}},                                      // no positions
+  };
   size_t turn = 0;
   for (const at::ScalarType x_type : kTypes) {
-    for (const bool scaled : {false, true}) {
-      for (const at::ScalarType out : kTypes) {
-        for (const Values values :
-             {Values::kOrdinary, Values::kSpread, Values::kTiny, Values::kExtreme}) {
-          constexpr int64_t kTokens[] = {0, 1, 3, 17, 2};
-          constexpr int64_t kDepths[] = {32, 33, 64, 100, 128, 7, 256};
-          add(x_type, scaled, out, kTokens[turn % 5], 1 + static_cast<int64_t>(turn % 4),
-              scaled ? 32 : 1 + static_cast<int64_t>(turn % 40), kDepths[turn % 7], values);
+    for (const Weights form : {Weights::kPlain, Weights::kFp8, Weights::kFp4}) {
+      for (const Values values : kAllValues) {
+        for (int64_t i = 0; i < 2; ++i) {
+          constexpr int64_t kTokens[] = {3, 1, 17, 0, 2};
+          constexpr int64_t kOutputs[] = {33, 5, 64, 1, 32, 17, 0};
+          add(x_type, form, kTypes[turn % 3 == 0 ? 0 : 1], kTokens[turn % 5], kOutputs[turn % 7],
+              layouts[turn % layouts.size()], values, turn % 9 == 8);
           ++turn;
         }
       }
     }
   }
-  OpCase wrong = product_case("head_group_linear");
-  wrong.name = "a group is not a whole number of scale tiles";
-  wrong.inputs = [](RandomStream& random) -> Tensors {
-    return {random_tensor(random, {2, 2, 32}, at::kFloat), random_e4m3(random, {32, 32}),
-            random_scales(random, {1, 1}, Values::kOrdinary)};
+  for (const Layout& layout : layouts) {
+    add(at::kBFloat16, Weights::kFp8, at::kBFloat16, 4, 40, layout, Values::kOrdinary, false);
+    add(at::kFloat, Weights::kPlain, at::kFloat, 5, 9, layout, Values::kSpread, true);
+  }
+
+  const auto refuse = [&](const char* name, int64_t k, int64_t columns, int64_t first_column,
+                          int64_t first_position, const std::vector<int64_t>& bounds,
+                          const char* text) {
+    OpCase wrong = product_case("linear_partials");
+    wrong.name = name;
+    wrong.inputs = [=](RandomStream& random) -> Tensors {
+      return {random_tensor(random, {2, k}, at::kFloat),
+              random_tensor(random, {3, columns}, at::kFloat)};
+    };
+    wrong.run = [=](const Tensors& in, bool) -> Tensors {
+      return {
+          ops::linear_partials(in[0], in[1], c10::nullopt, first_column, first_position, bounds)};
+    };
+    wrong.throws = {{.text = text}};
+    cases.push_back(wrong);
   };
-  wrong.run = [](const Tensors& in, bool) -> Tensors {
-    return {ops::head_group_linear(in[0], in[1], in[2], at::kFloat)};
+  refuse("first_column inside a block", 32, 96, 16, 0, {0, 32},
+         "first_column must be a multiple of 32");
+  refuse("a position inside a block", 96, 96, 0, 0, {0, 40, 96}, "starts at column 40");
+  refuse("bounds past x", 64, 96, 0, 0, {0, 32, 96}, "bounds must ascend from 0 to 64");
+  refuse("bounds descend", 64, 96, 0, 0, {0, 64, 32, 64}, "bounds must ascend from 0 to 64");
+  refuse("no bounds", 0, 96, 0, 0, {}, "bounds must ascend from 0 to 0");
+  refuse("a position past the last", 64, 64, 0, 63, {0, 32, 64}, "must lie in 0 .. 63");
+  refuse("columns past the weight's", 64, 96, 64, 0, {0, 64}, "of a weight with 96 columns");
+  OpCase scales = product_case("linear_partials");
+  scales.name = "scales of neither form";
+  scales.inputs = [](RandomStream& random) -> Tensors {
+    return {random_tensor(random, {2, 64}, at::kFloat), random_e4m3(random, {40, 64}),
+            random_scales(random, {2, 3}, Values::kOrdinary)};
   };
-  wrong.throws = {{.text = "multiple of the 32-row scale tile"}};
-  cases.push_back(wrong);
+  scales.run = [](const Tensors& in, bool) -> Tensors {
+    return {ops::linear_partials(in[0], in[1], in[2], 0, 0, {0, 64})};
+  };
+  scales.throws = {{.text = "must be [2, 2] (fp8) or [40, 4] (fp4)"}};
+  cases.push_back(scales);
 }
 
 }  // namespace
@@ -368,7 +465,7 @@ void add_linear_cases(std::vector<OpCase>& cases) {
   add_fp8_linear(cases);
   add_fp4_linear(cases);
   add_grouped_linear(cases);
-  add_head_group_linear(cases);
+  add_linear_partials(cases);
 }
 }  // namespace internal
 

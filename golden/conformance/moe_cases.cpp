@@ -1,4 +1,4 @@
-// Cases of moe_gate, moe_combine and swiglu.
+// Cases of moe_gate, moe_combine, moe_partials and swiglu.
 #include <cmath>
 #include <limits>
 
@@ -7,6 +7,7 @@
 #include "golden/conformance/op_case.h"
 #include "platform/errors.h"
 #include "platform/ops.h"
+#include "platform/shard_map.h"
 
 namespace deepinfer::conformance {
 
@@ -185,8 +186,36 @@ void add_moe_gate(std::vector<OpCase>& cases) {
   cases.push_back(wrong);
 }
 
-// n outputs of a token (and the shared one): n - 1 roundings at most, whatever the tree, and a
-// flush for each. One output is copied.
+// Rows and offsets of `experts` experts here: token 0 has none, the others about `per_token` of
+// `all` experts, some experts nobody.
+Tensors routing(RandomStream& random, int64_t tokens, int64_t experts, int64_t all,
+                int64_t per_token) {
+  std::vector<int64_t> rows, offsets = {0};
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    for (int64_t token = 0; token < tokens; ++token) {
+      if (token != 0 && expert % 5 != 4 && random.below(all) < per_token) rows.push_back(token);
+    }
+    offsets.push_back(static_cast<int64_t>(rows.size()));
+  }
+  return {long_tensor(rows), long_tensor(offsets)};
+}
+
+// sum |outputs| and the number of outputs by token, fp64 [tokens, D] and [tokens].
+std::pair<Tensor, Tensor> magnitude_and_count(const Tensor& outputs, const Tensor& rows,
+                                              int64_t tokens) {
+  const auto zeros = [](at::IntArrayRef shape) { return at::zeros(shape, at::kDouble); };
+  return {zeros({tokens, outputs.size(1)}).index_add(0, rows, wide(outputs).abs()),
+          zeros({tokens}).index_add(0, rows, at::ones({rows.size(0)}, at::kDouble))};
+}
+
+// The error of `sums` additions of numbers whose magnitudes sum to `magnitude`: a rounding each,
+// whatever the tree, and each may flush both operands and its result.
+Tensor sum_error(const Tensor& magnitude, const Tensor& sums) {
+  const Tensor by_row = sums.unsqueeze(1);
+  return guard(magnitude * by_row * (kUnit * kSecondOrder) + by_row * (3 * kSmallest), magnitude);
+}
+
+// n outputs of a token, and the shared one or +0: n sums, or one where there are none.
 void add_moe_combine(std::vector<OpCase>& cases) {
   const auto add = [&](at::ScalarType dtype, int64_t tokens, int64_t experts, int64_t per_token,
                        int64_t hidden, bool shared, Values values) {
@@ -200,18 +229,9 @@ void add_moe_combine(std::vector<OpCase>& cases) {
                (shared ? " and shared " : " ") + std::string(values_name(values));
     one.host_inputs = {2};
     one.inputs = [=](RandomStream& random) -> Tensors {
-      std::vector<int64_t> rows, offsets = {0};
-      for (int64_t expert = 0; expert < experts; ++expert) {
-        for (int64_t token = 0; token < tokens; ++token) {
-          // Token 0 has none, the others about per_token, some experts nobody.
-          if (token != 0 && expert % 5 != 4 && random.below(experts) < per_token) {
-            rows.push_back(token);
-          }
-        }
-        offsets.push_back(static_cast<int64_t>(rows.size()));
-      }
-      return {random_tensor(random, {offsets.back(), hidden}, dtype, values), long_tensor(rows),
-              long_tensor(offsets),
+      const Tensors routes = routing(random, tokens, experts, experts, per_token);
+      return {random_tensor(random, {routes[0].size(0), hidden}, dtype, values), routes[0],
+              routes[1],
               shared ? random_tensor(random, {tokens, hidden}, dtype, values) : Tensor()};
     };
     one.run = [=](const Tensors& in, bool wide) -> Tensors {
@@ -221,17 +241,8 @@ void add_moe_combine(std::vector<OpCase>& cases) {
       return {ops::moe_combine(widened(in[0]), in[1], in[2], maybe, tokens)};
     };
     one.errors = [=](const Tensors& in, const Tensors&, SumOrder) -> Tensors {
-      const Tensor magnitudes = wide(in[0]).abs();
-      Tensor sum = at::zeros({tokens, hidden}, at::kDouble).index_add(0, in[1], magnitudes);
-      Tensor count = at::zeros({tokens}, at::kDouble)
-                         .index_add(0, in[1], at::ones({in[1].size(0)}, at::kDouble));
-      if (in[3].defined()) {
-        sum = sum + wide(in[3]).abs();
-        count = count + 1;
-      }
-      const Tensor sums = (count - 1).clamp_min(0).unsqueeze(1);
-      // Each sum may flush both operands and its result.
-      return {guard(sum * sums * (kUnit * kSecondOrder) + sums * (3 * kSmallest), sum)};
+      const auto [routed, count] = magnitude_and_count(in[0], in[1], tokens);
+      return {sum_error(in[3].defined() ? routed + wide(in[3]).abs() : routed, count.clamp_min(1))};
     };
     cases.push_back(one);
   };
@@ -260,6 +271,99 @@ void add_moe_combine(std::vector<OpCase>& cases) {
   };
   wrong.throws = {{.text = "moe_combine: outputs [P, D]"}};
   cases.push_back(wrong);
+}
+
+// n outputs of a token in a subtree: n - 1 sums. One is taken as it is.
+void add_moe_partials(std::vector<OpCase>& cases) {
+  struct Share {
+    int64_t first_expert, here, experts, first_position, positions;
+  };
+  const auto add = [&](at::ScalarType dtype, int64_t tokens, const Share& share, int64_t per_token,
+                       int64_t hidden, Values values) {
+    OpCase one;
+    one.op = "moe_partials";
+    one.outputs = {"partials"};
+    one.canonical_nan = true;
+    one.at_edges = at_edges(values);
+    one.name = dtype_name(dtype) + " " + shape_text({tokens, hidden}) + " experts " +
+               std::to_string(share.first_expert) + " + " + std::to_string(share.here) + " of " +
+               std::to_string(share.experts) + ", positions " +
+               std::to_string(share.first_position) + " + " + std::to_string(share.positions) +
+               ", up to " + std::to_string(per_token) + " " + std::string(values_name(values));
+    one.host_inputs = {2};
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      const Tensors routes = routing(random, tokens, share.here, share.experts, per_token);
+      return {random_tensor(random, {routes[0].size(0), hidden}, dtype, values), routes[0],
+              routes[1]};
+    };
+    one.run = [=](const Tensors& in, bool wide) -> Tensors {
+      return {ops::moe_partials(wide ? in[0].to(at::kDouble) : in[0], in[1], in[2], tokens,
+                                share.first_expert, share.experts, share.first_position,
+                                share.positions)};
+    };
+    one.errors = [=](const Tensors& in, const Tensors&, SumOrder) -> Tensors {
+      Tensors errors = {at::zeros({0, tokens, hidden}, at::kDouble)};
+      const int64_t* offsets = in[2].data_ptr<int64_t>();
+      for (const Subtree& subtree :
+           maximal_subtrees({share.first_position, share.first_position + share.positions})) {
+        int64_t first = -1, last = -1;  // rows of the subtree's experts
+        for (int64_t e = 0; e < share.here; ++e) {
+          const int64_t position = (share.first_expert + e) * kCanonicalLeaves / share.experts;
+          if (position < subtree.begin || position >= subtree.begin + subtree.count) continue;
+          if (first < 0) first = offsets[e];
+          last = offsets[e + 1];
+        }
+        first = std::max<int64_t>(first, 0), last = std::max<int64_t>(last, 0);
+        const auto [magnitude, count] =
+            magnitude_and_count(in[0].slice(0, first, last), in[1].slice(0, first, last), tokens);
+        errors.push_back(sum_error(magnitude, (count - 1).clamp_min(0)).unsqueeze(0));
+      }
+      return {at::cat(errors, 0)};
+    };
+    cases.push_back(one);
+  };
+  constexpr Share kShares[] = {{0, 64, 64, 0, 64}, {0, 9, 9, 0, 64},      {21, 21, 64, 21, 21},
+                               {2, 1, 3, 42, 21},  {100, 50, 384, 16, 9}, {3, 0, 8, 13, 3},
+                               {5, 3, 8, 40, 24},  {0, 1, 1, 0, 1},       {50, 50, 100, 32, 32},
+                               {8, 0, 8, 64, 0}};
+  constexpr int64_t kTokens[] = {5, 7, 3, 17, 0, 2, 1};
+  constexpr int64_t kHidden[] = {33, 64, 1, 48};
+  size_t turn = 0;
+  for (const at::ScalarType dtype : kTypes) {
+    for (const Values values : {Values::kOrdinary, Values::kSpread, Values::kTiny, Values::kExtreme,
+                                Values::kZeros, Values::kSpecial}) {
+      for (int64_t i = 0; i < 4; ++i) {
+        const Share& share = kShares[turn % std::size(kShares)];
+        add(dtype, kTokens[turn % std::size(kTokens)], share, 1 + share.experts / 4,
+            kHidden[turn % std::size(kHidden)], values);
+        ++turn;
+      }
+    }
+  }
+  const auto refuse = [&](const char* name, std::vector<int64_t> offsets, const Share& share,
+                          const char* text) {
+    OpCase wrong = cases.back();
+    wrong.throws = {{.text = text}};
+    wrong.name = name;
+    wrong.inputs = [=](RandomStream& random) -> Tensors {
+      return {random_tensor(random, {4, 8}, at::kFloat), long_tensor({0, 1, 2, 0}),
+              long_tensor(offsets)};
+    };
+    wrong.run = [=](const Tensors& in, bool) -> Tensors {
+      return {ops::moe_partials(in[0], in[1], in[2], 3, share.first_expert, share.experts,
+                                share.first_position, share.positions)};
+    };
+    cases.push_back(wrong);
+  };
+  refuse("an expert after the positions", {0, 2, 4}, {3, 2, 8, 24, 8},
+         "expert 4 is on tree position 32, outside 24 .. 31");
+  refuse("an expert before the positions", {0, 2, 4}, {3, 2, 8, 25, 20},
+         "expert 3 is on tree position 24, outside 25 .. 44");
+  refuse("an expert, but no positions", {0, 4}, {0, 1, 8, 0, 0}, "expert 0 is on tree position 0");
+  refuse("more experts than there are", {0, 2, 4}, {7, 2, 8, 0, 64}, "experts 7 .. 8 of 8");
+  refuse("positions past the last", {0, 4}, {7, 1, 8, 56, 9}, "must lie in 0 .. 63");
+  refuse("offsets of half of the outputs", {0, 2}, {0, 1, 8, 0, 8},
+         "offsets must ascend from 0 to 4");
 }
 
 // silu has kSiluUnits of its own; two products more, a rounding each. Below about -87 sigmoid is 0
@@ -333,6 +437,7 @@ namespace internal {
 void add_moe_cases(std::vector<OpCase>& cases) {
   add_moe_gate(cases);
   add_moe_combine(cases);
+  add_moe_partials(cases);
   add_swiglu(cases);
 }
 }  // namespace internal

@@ -1,6 +1,7 @@
 // Reference GEMMs: dequantise a piece of the weight, multiply in fp64, round once.
 #include "platform/fault.h"
 #include "platform/formats.h"
+#include "platform/partials.h"
 #include "platform/reference/reference.h"
 
 namespace deepinfer::reference {
@@ -178,31 +179,40 @@ Tensor grouped_linear(const Tensor& x, const Tensor& offsets, at::TensorList wei
   return at::cat(results, 0);
 }
 
-Tensor head_group_linear(const Tensor& x, const Tensor& weight, const ops::OptionalTensor& scales,
-                         at::ScalarType out_dtype) {
-  check_rows("head_group_linear", x, 3);
-  const int64_t groups = x.size(1);
-  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == x.size(2) && weight.size(0) % groups == 0,
-              "head_group_linear: weight must be [", groups, "*N, ", x.size(2), "], found ",
-              weight.sizes());
-  const int64_t rows = weight.size(0) / groups;
-  Tensor values;
-  if (scales.has_value()) {
-    TORCH_CHECK(rows % kScaleBlock == 0, "head_group_linear: a group's ", rows,
-                " rows must be a multiple of the 32-row scale tile");
+Tensor linear_partials(const Tensor& x, const Tensor& weight, const ops::OptionalTensor& scales,
+                       int64_t first_column, int64_t first_position, at::IntArrayRef bounds) {
+  const LinearPartials parts =
+      check_linear_partials(x, weight, scales, first_column, first_position, bounds);
+  // x in fp64 asks for what is there before the rounding.
+  const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const int64_t rows = x.size(0), outputs = weight.size(0);
+  // Rows [begin, end) and columns [left, right) of the weight; left is a multiple of 32.
+  const auto piece = [&](int64_t begin, int64_t end, int64_t left, int64_t right) {
+    const int64_t first_block = left / kScaleBlock, last_block = ceil_div(right, kScaleBlock);
+    if (parts.form == WeightForm::kPlain) return weight.slice(0, begin, end).slice(1, left, right);
+    if (parts.form == WeightForm::kFp8) {
+      return dequantize_tiles(weight.slice(0, begin, end).slice(1, left, right),
+                              scales->slice(0, begin / kScaleBlock, ceil_div(end, kScaleBlock))
+                                  .slice(1, first_block, last_block));
+    }
+    return dequantize_fp4_rows(weight.slice(0, begin, end).slice(1, left / 2, ceil_div(right, 2)),
+                               scales->slice(0, begin, end).slice(1, first_block, last_block))
+        .slice(1, 0, right - left);
+  };
+  std::vector<Tensor> partials;
+  for (const Subtree& subtree : parts.subtrees) {
+    const auto place = static_cast<size_t>(subtree.begin - first_position);
+    const int64_t left = bounds[place], right = bounds[place + static_cast<size_t>(subtree.count)];
+    partials.push_back(left == right
+                           ? at::full({rows, outputs}, -0.0, x.options().dtype(type))
+                           : multiply_in_pieces(x.slice(1, left, right), outputs, kScaleBlock, type,
+                                                [&](int64_t begin, int64_t end) {
+                                                  return piece(begin, end, first_column + left,
+                                                               first_column + right);
+                                                }));
   }
-  std::vector<Tensor> results;
-  for (int64_t group = 0; group < groups; ++group) {
-    const Tensor input = x.select(1, group);
-    const Tensor part = weight.slice(0, group * rows, (group + 1) * rows);
-    results.push_back(scales.has_value()
-                          ? fp8_linear(input, part,
-                                       scales->slice(0, group * rows / kScaleBlock,
-                                                     (group + 1) * rows / kScaleBlock),
-                                       out_dtype)
-                          : linear(input, part, out_dtype));
-  }
-  return at::stack(results, 1);
+  if (partials.empty()) return at::empty({0, rows, outputs}, x.options().dtype(type));
+  return at::stack(partials, 0);
 }
 
 }  // namespace deepinfer::reference

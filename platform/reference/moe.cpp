@@ -1,10 +1,21 @@
-// Reference MoE gate and swiglu (model-verified.md 9).
+// Reference MoE gate, sums of experts, and swiglu (model-verified.md 9).
 #include "platform/fault.h"
+#include "platform/partials.h"
 #include "platform/reference/reference.h"
 
 namespace deepinfer::reference {
 
 using at::Tensor;
+
+namespace {
+
+// outputs [P, D] of the tokens `rows` [P]: fp64 [tokens, D]. -0 for a token without outputs.
+Tensor sum_by_token(const Tensor& outputs, const Tensor& rows, int64_t tokens) {
+  const Tensor wide = widen(outputs);
+  return at::full({tokens, outputs.size(1)}, -0.0, wide.options()).index_add(0, rows, wide);
+}
+
+}  // namespace
 
 ops::TensorPair moe_gate(const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t k,
                          double gate_temp, double scaling) {
@@ -34,10 +45,34 @@ Tensor moe_combine(const Tensor& outputs, const Tensor& rows, const Tensor& offs
                   offsets.dim() == 1,
               "moe_combine: outputs [P, D], rows [P], offsets [E+1] expected, found ",
               outputs.sizes(), ", ", rows.sizes(), ", ", offsets.sizes());
-  const Tensor wide = widen(outputs);
-  Tensor sum = at::zeros({tokens, outputs.size(1)}, wide.options()).index_add(0, rows, wide);
-  if (shared.has_value()) sum = sum + widen(*shared);
-  return sum.to(outputs.scalar_type());
+  const Tensor routed = sum_by_token(outputs, rows, tokens);
+  return (shared.has_value() ? routed + widen(*shared) : routed + 0.0).to(outputs.scalar_type());
+}
+
+Tensor moe_partials(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                    int64_t tokens, int64_t first_expert, int64_t experts, int64_t first_position,
+                    int64_t positions) {
+  const std::vector<Subtree> subtrees = check_moe_partials(
+      outputs, rows, offsets, tokens, first_expert, experts, first_position, positions);
+  // Outputs in fp64 ask for what is there before the rounding.
+  const at::ScalarType type = outputs.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const int64_t* bounds = offsets.data_ptr<int64_t>();
+  const int64_t count = offsets.numel() - 1;
+  std::vector<Tensor> partials;
+  int64_t expert = 0;
+  for (const Subtree& subtree : subtrees) {
+    const int64_t first = bounds[expert];
+    while (expert < count &&
+           (first_expert + expert) * kCanonicalLeaves / experts < subtree.begin + subtree.count) {
+      ++expert;
+    }
+    partials.push_back(sum_by_token(outputs.slice(0, first, bounds[expert]),
+                                    rows.slice(0, first, bounds[expert]), tokens)
+                           .to(type));
+  }
+  if (partials.empty())
+    return at::empty({0, tokens, outputs.size(1)}, outputs.options().dtype(type));
+  return at::stack(partials, 0);
 }
 
 Tensor swiglu(const Tensor& gate, const Tensor& up, const ops::OptionalTensor& row_weight,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "platform/errors.h"
+#include "platform/shard_map.h"
 #include "sim/kernels/float_scope.h"
 #include "sim/kernels/gemm_internal.h"
 
@@ -301,6 +302,24 @@ void gemm_row_parallel(int64_t m, int64_t n, std::span<const int64_t> leaf_offse
       store_values(sum.data(), m, part.n, part.c);
     }
   });
+}
+
+void gemm_subtree_partials(int64_t m, int64_t n, int64_t first_position,
+                           std::span<const int64_t> leaf_offsets, const GemmOperand& a,
+                           const GemmOperand& w, float* partials, const GemmOptions& options) {
+  check_leaf_offsets(leaf_offsets);
+  const int64_t leaves = static_cast<int64_t>(leaf_offsets.size()) - 1;
+  for (const Subtree& subtree : maximal_subtrees({first_position, first_position + leaves})) {
+    const auto offsets = leaf_offsets.subspan(static_cast<size_t>(subtree.begin - first_position),
+                                              static_cast<size_t>(subtree.count) + 1);
+    if (offsets.front() == offsets.back()) {
+      std::fill_n(partials, m * n, -0.0f);
+    } else {
+      // A complete subtree: its leaves pair among themselves as they do in the whole tree.
+      gemm_row_parallel(m, n, offsets, a, w, fp32_output(partials, n), options);
+    }
+    partials += m * n;
+  }
 }
 
 namespace {

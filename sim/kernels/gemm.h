@@ -92,6 +92,13 @@ void gemm_row_parallel(int64_t m, int64_t n, std::span<const int64_t> leaf_offse
                        const GemmOperand& a, const GemmOperand& w, const GemmOutput& c,
                        const GemmOptions& options = {});
 
+// What a rank contributes to it: leaf i stands at tree position first_position + i, and each
+// maximal subtree of these positions (platform/shard_map.h) gives one fp32 partial, in tree order.
+// partials [subtrees, M, N], contiguous. A subtree without columns is -0: adding it is skipping it.
+void gemm_subtree_partials(int64_t m, int64_t n, int64_t first_position,
+                           std::span<const int64_t> leaf_offsets, const GemmOperand& a,
+                           const GemmOperand& w, float* partials, const GemmOptions& options = {});
+
 // Combines partials of `count` values each by the tree C2.5 (contiguous axis) into `c` (one row of
 // `count` values; its stride is not used). partials[i] is leaf i's, or null if it is absent. No
 // leaf at all gives +0.

@@ -1,5 +1,6 @@
 // Host GEMM ops: tensors as operands of the canonical products.
 #include "platform/formats.h"
+#include "platform/partials.h"
 #include "sim/ops/host_kernels.h"
 #include "sim/ops/tensor_views.h"
 
@@ -18,8 +19,6 @@ void check_bytes(const char* op, const char* what, const Tensor& x, int64_t rows
       x.sizes());
   TORCH_CHECK(x.is_contiguous(), op, ": ", what, " must be contiguous");
 }
-
-enum class WeightForm { kPlain, kFp8, kFp4 };
 
 // fp4 codes have K/2 columns. (Without columns the two are the same: fp8.)
 WeightForm form_of(const Tensor& weight, const Tensor& scales, int64_t k) {
@@ -108,29 +107,18 @@ Tensor grouped_linear(const Tensor& x, const Tensor& offsets, at::TensorList wei
   return out;
 }
 
-Tensor head_group_linear(const Tensor& x, const Tensor& weight, const ops::OptionalTensor& scales,
-                         at::ScalarType out_dtype) {
-  TORCH_CHECK(x.dim() == 3, "head_group_linear: x must be [T, G, K], found ", x.sizes());
-  const int64_t rows = x.size(0), groups = x.size(1), k = x.size(2);
-  TORCH_CHECK(weight.dim() == 2 && weight.size(0) % groups == 0,
-              "head_group_linear: weight must be [", groups, "*N, ", k, "], found ",
-              weight.sizes());
-  const int64_t n = weight.size(0) / groups;
-  TORCH_CHECK(!scales.has_value() || n % kScaleBlock == 0, "head_group_linear: a group's ", n,
-              " rows must be a multiple of the 32-row scale tile");
-  const Tensor input = x.contiguous();
-  const Tensor out = at::empty({rows, groups, n}, x.options().dtype(out_dtype));
-  const GemmOperand all =
-      weight_operand("head_group_linear", weight, scales.has_value() ? *scales : Tensor(), k,
-                     scales.has_value() ? WeightForm::kFp8 : WeightForm::kPlain);
-  const int64_t item = static_cast<int64_t>(c10::elementSize(out_dtype));
-  for (int64_t group = 0; group < groups; ++group) {
-    GemmOperand a = matrix_operand(input, "x").from_column(group * k);
-    a.row_stride = groups * k;
-    GemmOutput c = matrix_output(out, groups * n);
-    c.data = static_cast<char*>(c.data) + group * n * item;
-    gemm(rows, n, k, a, all.from_row(group * n), c, gemm_options());
-  }
+Tensor linear_partials(const Tensor& x, const Tensor& weight, const ops::OptionalTensor& scales,
+                       int64_t first_column, int64_t first_position, at::IntArrayRef bounds) {
+  const LinearPartials parts =
+      check_linear_partials(x, weight, scales, first_column, first_position, bounds);
+  const Tensor input = x.contiguous(), w = weight.contiguous();
+  const Tensor s = scales.has_value() ? scales->contiguous() : Tensor();
+  const int64_t rows = x.size(0), n = weight.size(0);
+  const Tensor out = at::empty({parts.count(), rows, n}, x.options().dtype(at::kFloat));
+  const GemmOperand operand =
+      weight_operand("linear_partials", w, s, parts.weight_columns, parts.form);
+  gemm_subtree_partials(rows, n, first_position, bounds, matrix_operand(input, "x"),
+                        operand.from_column(first_column), out.data_ptr<float>(), gemm_options());
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Host ops of the mixture of experts and of Engram.
 #include "platform/formats.h"
+#include "platform/partials.h"
 #include "sim/kernels/engram.h"
 #include "sim/kernels/moe_combine.h"
 #include "sim/kernels/select.h"
@@ -9,6 +10,22 @@
 namespace deepinfer::host {
 
 using at::Tensor;
+
+namespace {
+
+// Of contiguous tensors, which must outlive it.
+ExpertOutputs expert_outputs(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                             int64_t tokens) {
+  ExpertOutputs made;
+  made.outputs = rows_view(outputs, outputs.size(1), "outputs");
+  made.outputs.rows = outputs.size(0);
+  made.rows = rows.data_ptr<int64_t>();
+  made.offsets = span_of<int64_t>(offsets);
+  made.tokens = tokens;
+  return made;
+}
+
+}  // namespace
 
 ops::TensorPair moe_gate(const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t k,
                          double gate_temp, double scaling) {
@@ -51,13 +68,29 @@ Tensor moe_combine(const Tensor& outputs, const Tensor& rows, const Tensor& offs
   const Tensor y = outputs.contiguous(), r = rows.contiguous();
   const Tensor s = shared.has_value() ? shared->contiguous() : Tensor();
   const Tensor out = at::empty({tokens, outputs.size(1)}, outputs.options());
-  MoeCombine args;
-  args.outputs = rows_view(y, y.size(1), "outputs");
-  args.rows = r.data_ptr<int64_t>();
-  args.offsets = span_of<int64_t>(offsets);
-  if (s.defined()) args.shared = rows_view(s, s.size(1), "shared");
-  args.out = mutable_rows_view(out, out.size(1), "out");
-  deepinfer::moe_combine(args);
+  ExpertOutputs args = expert_outputs(y, r, offsets, tokens);
+  args.experts = offsets.numel() - 1;
+  std::optional<RowView> shared_rows;
+  if (s.defined()) shared_rows = rows_view(s, s.size(1), "shared");
+  MutableRowView to = mutable_rows_view(out, out.size(1), "out");
+  to.rows = tokens;
+  deepinfer::moe_combine(args, shared_rows, to);
+  return out;
+}
+
+Tensor moe_partials(const Tensor& outputs, const Tensor& rows, const Tensor& offsets,
+                    int64_t tokens, int64_t first_expert, int64_t experts, int64_t first_position,
+                    int64_t positions) {
+  const std::vector<Subtree> subtrees = check_moe_partials(
+      outputs, rows, offsets, tokens, first_expert, experts, first_position, positions);
+  const Tensor y = outputs.contiguous(), r = rows.contiguous();
+  const Tensor out = at::empty({static_cast<int64_t>(subtrees.size()), tokens, outputs.size(1)},
+                               outputs.options().dtype(at::kFloat));
+  ExpertOutputs args = expert_outputs(y, r, offsets, tokens);
+  args.first_expert = first_expert;
+  args.experts = experts;
+  deepinfer::moe_partials(args, {first_position, first_position + positions},
+                          out.data_ptr<float>());
   return out;
 }
 

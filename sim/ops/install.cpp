@@ -18,7 +18,7 @@ void register_kernels() {
   m.impl("fp8_linear", &host::fp8_linear);
   m.impl("fp4_linear", &host::fp4_linear);
   m.impl("grouped_linear", &host::grouped_linear);
-  m.impl("head_group_linear", &host::head_group_linear);
+  m.impl("linear_partials", &host::linear_partials);
   m.impl("quantize_aq32", &host::quantize_aq32);
   m.impl("dequantize_aq32", &host::dequantize_aq32);
   m.impl("fake_quantize_aq32", &host::fake_quantize_aq32);
@@ -39,6 +39,7 @@ void register_kernels() {
   m.impl("sparse_attention", &host::sparse_attention);
   m.impl("moe_gate", &host::moe_gate);
   m.impl("moe_combine", &host::moe_combine);
+  m.impl("moe_partials", &host::moe_partials);
   m.impl("swiglu", &host::swiglu);
   m.impl("engram_hash", &host::engram_hash);
   m.impl("engram_fetch", &host::engram_fetch);

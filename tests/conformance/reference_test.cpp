@@ -143,7 +143,7 @@ TEST_CASE("fp8 and fp4 products agree with loops over the codes") {
   }
 }
 
-TEST_CASE("grouped and head-group products are the single ones") {
+TEST_CASE("grouped products are the single ones") {
   at::manual_seed(random_seed(11));
   const at::Tensor x = at::randn({5, 64});
   const std::vector<at::Tensor> weights = {at::randn({16, 64}), at::randn({16, 64}),
@@ -154,12 +154,6 @@ TEST_CASE("grouped and head-group products are the single ones") {
   CHECK(at::equal(grouped.slice(0, 2, 5), ops::linear(x.slice(0, 2, 5), weights[2], at::kFloat)));
   CHECK_THROWS_AS(ops::grouped_linear(x, offsets.slice(0, 0, 3), weights, {}, at::kFloat),
                   c10::Error);
-
-  const at::Tensor heads = at::randn({4, 2, 32});
-  const at::Tensor weight = at::randn({2 * 8, 32});
-  const at::Tensor out = ops::head_group_linear(heads, weight, {}, at::kFloat);
-  CHECK(at::equal(out.select(1, 1),
-                  ops::linear(heads.select(1, 1), weight.slice(0, 8, 16), at::kFloat)));
 }
 
 // Parts of a key list attended alone, without the sink, merge by their log-sum-exp to the whole;
@@ -217,8 +211,13 @@ TEST_CASE("every op infers shapes on meta tensors") {
             .sizes() == at::IntArrayRef({6, 40}));
   CHECK(ops::fp4_linear(x, meta({40, 32}, at::kByte), meta({40, 2}, at::kByte), at::kBFloat16)
             .sizes() == at::IntArrayRef({6, 40}));
-  CHECK(ops::head_group_linear(meta({6, 2, 32}), meta({16, 32}), {}, at::kFloat).sizes() ==
-        at::IntArrayRef({6, 2, 8}));
+  // Positions 3 .. 6 are the subtrees 3, 4 and 5, 6.
+  CHECK(ops::linear_partials(x, meta({8, 96}), {}, 32, 3, {0, 32, 32, 64, 64}).sizes() ==
+        at::IntArrayRef({3, 6, 8}));
+  const at::Tensor packed =
+      ops::linear_partials(x, meta({40, 48}, at::kByte), meta({40, 3}, at::kByte), 32, 0, {0, 64});
+  CHECK(packed.sizes() == at::IntArrayRef({1, 6, 40}));
+  CHECK((packed.scalar_type() == at::kFloat));
   CHECK(std::get<1>(ops::quantize_aq32(x, 448)).sizes() == at::IntArrayRef({6, 2}));
   CHECK(ops::fake_quantize_fq4_16(x, 448).sizes() == x.sizes());
   CHECK((ops::rms_norm(x, meta({64}), 1e-20).scalar_type() == at::kBFloat16));
@@ -247,6 +246,8 @@ TEST_CASE("every op infers shapes on meta tensors") {
   CHECK(ops::swiglu(x, x, {}, 10).sizes() == x.sizes());
   CHECK(ops::moe_combine(x, meta({6}, at::kLong), meta({4}, at::kLong), {}, 3).sizes() ==
         at::IntArrayRef({3, 64}));
+  CHECK(ops::moe_partials(x, meta({6}, at::kLong), meta({4}, at::kLong), 3, 4, 8, 32, 24).sizes() ==
+        at::IntArrayRef({2, 3, 64}));
   CHECK(ops::compress_pool(meta({3, 2, 8}), meta({3, 2, 8})).sizes() == at::IntArrayRef({3, 8}));
 }
 

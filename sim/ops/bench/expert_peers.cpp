@@ -120,17 +120,17 @@ KernelBenchCase moe_combine_case(int64_t tokens) {
         std::vector<int64_t> offsets;
         for (int64_t e = 0; e <= kExperts; ++e) offsets.push_back(e * pairs / kExperts);
         const Tensor rows = at::arange(0, pairs, at::kLong).remainder(tokens);
-        MoeCombine args;
+        ExpertOutputs args;
         args.outputs = rows_view(outputs, kHidden, "outputs");
         args.rows = rows.data_ptr<int64_t>();
-        args.shared = rows_view(shared, kHidden, "shared");
-        args.leaves = kLeaves;
-        args.out = mutable_rows_view(y, kHidden, "out");
+        args.tokens = tokens;
+        args.experts = kExperts;
         return aten_pair(
             [args, offsets, outputs, shared, rows, y](Target) {
-              MoeCombine with_offsets = args;
+              ExpertOutputs with_offsets = args;
               with_offsets.offsets = offsets;
-              moe_combine(with_offsets);
+              moe_combine(with_offsets, rows_view(shared, kHidden, "shared"),
+                          mutable_rows_view(y, kHidden, "out"));
             },
             {y},
             [=] {
