@@ -420,6 +420,12 @@ void add_linear_partials(std::vector<OpCase>& cases) {
     add(at::kFloat, Weights::kPlain, at::kFloat, 5, 9, layout, Values::kSpread, true);
   }
 
+  // One row of so few codes that both forms have one scale.
+  const Layout one_block = {.first_position = 9, .bounds = {0, 32}};
+  const Layout half_a_block = {.first_position = 9, .bounds = {0, 16}};
+  add(at::kFloat, Weights::kFp4, at::kFloat, 2, 1, one_block, Values::kOrdinary, false);
+  add(at::kFloat, Weights::kFp8, at::kFloat, 2, 1, half_a_block, Values::kOrdinary, false);
+
   const auto refuse = [&](const char* name, int64_t k, int64_t columns, int64_t first_column,
                           int64_t first_position, const std::vector<int64_t>& bounds,
                           const char* text) {
