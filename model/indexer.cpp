@@ -57,7 +57,9 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const Indexe
     const bool filtered = (plan.filters_by_candidates && !fault("candidate_filter_missing")) ||
                           (plan.publishes_candidates && fault("candidate_filter_on_its_source"));
     if (filtered) {
-      scores = ops::candidate_mask(scores, context.candidates[i], config.candidate_block_size);
+      const at::Tensor blocks = at::floor_divide(at::arange(cache.entries, visible.options()),
+                                                 config.candidate_block_size);
+      scores = ops::candidate_mask(scores, context.candidates[i], blocks);
     }
     if (context.coverage != nullptr) {
       context.cover(Path::kTopkDropped, visible.gt(config.index_topk).sum().item<int64_t>());

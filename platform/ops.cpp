@@ -45,9 +45,11 @@ TORCH_LIBRARY(deepinfer, m) {
   m.def(
       "index_score(Tensor q, Tensor weights, Tensor keys, Tensor visible, bool narrow) -> Tensor");
   m.def("topk_select(Tensor scores, int k) -> Tensor");
+  m.def("topk_merge(Tensor scores, Tensor indices, int k) -> Tensor");
   m.def(
       "candidate_blocks(Tensor scores, Tensor visible, int block_size, int max_blocks) -> Tensor");
-  m.def("candidate_mask(Tensor scores, Tensor blocks, int block_size) -> Tensor");
+  m.def("candidate_mask(Tensor scores, Tensor blocks, Tensor column_blocks) -> Tensor");
+  m.def("block_maxima(Tensor scores, Tensor blocks, int count) -> Tensor");
   m.def(
       "sparse_attention(Tensor q, Tensor window, int window_position, Tensor window_index, Tensor "
       "compressed,"
@@ -96,8 +98,10 @@ TORCH_LIBRARY_IMPL(deepinfer, CompositeExplicitAutograd, m) {
   m.impl("compress_pool", &reference::compress_pool);
   m.impl("index_score", &reference::index_score);
   m.impl("topk_select", &reference::topk_select);
+  m.impl("topk_merge", &reference::topk_merge);
   m.impl("candidate_blocks", &reference::candidate_blocks);
   m.impl("candidate_mask", &reference::candidate_mask);
+  m.impl("block_maxima", &reference::block_maxima);
   m.impl("sparse_attention", &reference::sparse_attention);
   m.impl("moe_gate", &reference::moe_gate);
   m.impl("moe_combine", &reference::moe_combine);

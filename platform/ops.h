@@ -130,6 +130,12 @@ inline const Op<Tensor(const Tensor& q, const Tensor& weights, const Tensor& key
 // The k largest scores of each row, larger first, ties to the smaller index, -inf never chosen. NaN
 // throws. Returns int32 [T, k], ascending, padded with -1.
 inline const Op<Tensor(const Tensor& scores, int64_t k)> topk_select{"deepinfer::topk_select"};
+// The same among pairs of a score, fp32 [T, N], and its index, int32 [T, N], in any order: the
+// indices of the k best, int32 [T, k], ascending, padded with -1. An index of -1 is an unused place
+// whose score is not looked at; a repeated index throws. topk_select of each part of some columns,
+// with the indices that the whole gives them, merges to topk_select of the whole.
+inline const Op<Tensor(const Tensor& scores, const Tensor& indices, int64_t k)> topk_merge{
+    "deepinfer::topk_merge"};
 
 // Candidate blocks (model-verified.md 8): the `max_blocks` blocks of `block_size` entries with the
 // largest maximum, the block of entry visible[t]-1 always among them. int32 [T, max_blocks],
@@ -137,9 +143,16 @@ inline const Op<Tensor(const Tensor& scores, int64_t k)> topk_select{"deepinfer:
 inline const Op<Tensor(const Tensor& scores, const Tensor& visible, int64_t block_size,
                        int64_t max_blocks)>
     candidate_blocks{"deepinfer::candidate_blocks"};
-// scores with -inf outside the row's blocks.
-inline const Op<Tensor(const Tensor& scores, const Tensor& blocks, int64_t block_size)>
+// scores with -inf outside the row's blocks int32 [T, B]. Column j is in block column_blocks[j],
+// int64 [N], so that the columns may be any of the whole; blocks of no column here are ignored.
+inline const Op<Tensor(const Tensor& scores, const Tensor& blocks, const Tensor& column_blocks)>
     candidate_mask{"deepinfer::candidate_mask"};
+// The largest score of each block among these columns, fp32 [T, count]: column j is in block
+// blocks[j], int64 [N] in 0 .. count-1. -inf for a block without columns; a zero is +0; NaN throws.
+// For each part of the columns on its own, then the maximum over the parts: candidate_blocks of
+// that, with ceil(visible / block_size) and blocks of 1, is candidate_blocks of the whole.
+inline const Op<Tensor(const Tensor& scores, const Tensor& blocks, int64_t count)> block_maxima{
+    "deepinfer::block_maxima"};
 
 // q [T, H, C]; keys = values = window[window_index[t]] ++ compressed[compressed_index[t]]; indices
 // int32, -1 skipped; window[0] is the key at absolute position window_position, compressed[0] is

@@ -72,11 +72,17 @@ Tensor index_score(const Tensor& q, const Tensor&, const Tensor& keys, const Ten
   return empty(q, {q.size(0), keys.size(0)}, at::kFloat);
 }
 Tensor topk_select(const Tensor& scores, int64_t k) { return with_last(scores, k, at::kInt); }
+Tensor topk_merge(const Tensor& scores, const Tensor&, int64_t k) {
+  return with_last(scores, k, at::kInt);
+}
 Tensor candidate_blocks(const Tensor& scores, const Tensor&, int64_t, int64_t max_blocks) {
   return with_last(scores, max_blocks, at::kInt);
 }
-Tensor candidate_mask(const Tensor& scores, const Tensor&, int64_t) {
+Tensor candidate_mask(const Tensor& scores, const Tensor&, const Tensor&) {
   return at::empty_like(scores);
+}
+Tensor block_maxima(const Tensor& scores, const Tensor&, int64_t count) {
+  return with_last(scores, count, at::kFloat);
 }
 ops::TensorPair sparse_attention(const Tensor& q, const Tensor&, int64_t, const Tensor&,
                                  const Tensor&, const Tensor&, const ops::OptionalTensor&, double,
@@ -139,8 +145,10 @@ void register_ops(torch::Library& m) {
   m.impl("compress_pool", &compress_pool);
   m.impl("index_score", &index_score);
   m.impl("topk_select", &topk_select);
+  m.impl("topk_merge", &topk_merge);
   m.impl("candidate_blocks", &candidate_blocks);
   m.impl("candidate_mask", &candidate_mask);
+  m.impl("block_maxima", &block_maxima);
   m.impl("sparse_attention", &sparse_attention);
   m.impl("moe_gate", &moe_gate);
   m.impl("moe_combine", &moe_combine);

@@ -18,6 +18,11 @@ void check_no_nan(const char* op, const Tensor& scores) {
   TORCH_CHECK(!scores.isnan().any().item<bool>(), op, ": a score is NaN");
 }
 
+void check_blocks(const char* op, const Tensor& blocks, int64_t count) {
+  TORCH_CHECK(!blocks.lt(0).logical_or(blocks.ge(count)).any().item<bool>(), op,
+              ": a block lies outside 0 .. ", count - 1);
+}
+
 // The k largest entries of each row that are above -inf: larger first, ties to the smaller index.
 // int32 [T, k], ascending, -1 padded.
 Tensor select_largest(const Tensor& scores, int64_t k) {
@@ -66,6 +71,28 @@ Tensor topk_select(const Tensor& scores, int64_t k) {
   return select_largest(scores, k);
 }
 
+Tensor topk_merge(const Tensor& scores, const Tensor& indices, int64_t k) {
+  TORCH_CHECK(scores.dim() == 2 && indices.sizes() == scores.sizes() &&
+                  indices.scalar_type() == at::kInt && k >= 0,
+              "topk_merge: scores and int32 indices [T, N] and k >= 0 expected, found ",
+              scores.sizes(), ", ", indices.scalar_type(), " ", indices.sizes(), " and ", k);
+  TORCH_CHECK(!indices.lt(-1).any().item<bool>(), "topk_merge: an index is below -1");
+  const int64_t width = scores.size(1);
+  if (width == 0) return at::full({scores.size(0), k}, -1, indices.options());
+  // In the order of indices ties go to the first. Unused places come last.
+  const int64_t unused = int64_t{1} << 32;
+  const Tensor wide = indices.to(at::kLong);
+  const auto [index, order] =
+      at::sort(at::where(wide.ge(0), wide, at::full({}, unused, wide.options())), /*dim=*/1);
+  const Tensor repeated = index.slice(1, 1).eq(index.slice(1, 0, width - 1));
+  TORCH_CHECK(!repeated.logical_and(index.slice(1, 1).lt(unused)).any().item<bool>(),
+              "topk_merge: an index is there twice");
+  const Tensor score = scores.gather(1, order).masked_fill(index.eq(unused), kMinusInfinity);
+  check_no_nan("topk_merge", score);
+  const Tensor place = select_largest(score, k).to(at::kLong);
+  return at::where(place.ge(0), index.gather(1, place.clamp_min(0)), place).to(at::kInt);
+}
+
 Tensor candidate_blocks(const Tensor& scores, const Tensor& visible, int64_t block_size,
                         int64_t max_blocks) {
   TORCH_CHECK(
@@ -90,20 +117,47 @@ Tensor candidate_blocks(const Tensor& scores, const Tensor& visible, int64_t blo
   return select_largest(best, max_blocks);
 }
 
-Tensor candidate_mask(const Tensor& scores, const Tensor& blocks, int64_t block_size) {
-  TORCH_CHECK(
-      scores.dim() == 2 && blocks.dim() == 2 && blocks.size(0) == scores.size(0) && block_size > 0,
-      "candidate_mask: scores [T, N] and blocks [T, B] expected, found ", scores.sizes(), " and ",
-      blocks.sizes());
-  const int64_t count = (scores.size(1) + block_size - 1) / block_size;
-  // One more column takes the -1 padding.
-  const Tensor target =
-      at::where(blocks.ge(0), blocks.to(at::kLong), at::full({}, count, at::kLong));
+Tensor candidate_mask(const Tensor& scores, const Tensor& blocks, const Tensor& column_blocks) {
+  TORCH_CHECK(scores.dim() == 2 && blocks.dim() == 2 && blocks.size(0) == scores.size(0) &&
+                  column_blocks.dim() == 1 && column_blocks.size(0) == scores.size(1),
+              "candidate_mask: scores [T, N], blocks [T, B] and column_blocks [N] expected, found ",
+              scores.sizes(), ", ", blocks.sizes(), " and ", column_blocks.sizes());
+  if (scores.size(1) == 0) return scores.clone();
+  check_blocks("candidate_mask", column_blocks, std::numeric_limits<int32_t>::max());
+  const int64_t count = column_blocks.max().item<int64_t>() + 1;
+  // One more column takes the -1 padding, and blocks past those of the columns.
+  const Tensor listed = blocks.to(at::kLong);
+  const Tensor target = at::where(listed.ge(0).logical_and(listed.lt(count)), listed,
+                                  at::full({}, count, listed.options()));
   Tensor keep = at::zeros({scores.size(0), count + 1}, scores.options().dtype(at::kBool));
   keep.scatter_(1, target, true);
-  const Tensor by_entry =
-      keep.slice(1, 0, count).repeat_interleave(block_size, 1).slice(1, 0, scores.size(1));
-  return scores.masked_fill(by_entry.logical_not(), kMinusInfinity);
+  return scores.masked_fill(keep.index_select(1, column_blocks).logical_not(), kMinusInfinity);
+}
+
+Tensor block_maxima(const Tensor& scores, const Tensor& blocks, int64_t count) {
+  TORCH_CHECK(scores.dim() == 2 && blocks.dim() == 1 && blocks.size(0) == scores.size(1) &&
+                  blocks.scalar_type() == at::kLong && count >= 0,
+              "block_maxima: scores [T, N], int64 blocks [N] and count >= 0 expected, found ",
+              scores.sizes(), ", ", blocks.sizes(), ", ", count);
+  check_blocks("block_maxima", blocks, count);
+  check_no_nan("block_maxima", scores);
+  const int64_t width = scores.size(1);
+  if (width == 0) return at::full({scores.size(0), count}, kMinusInfinity, scores.options());
+  // The columns of each block, side by side: [count, longest], filled up with one of -inf.
+  const Tensor order =
+      std::get<1>(at::sort(blocks, /*stable=*/true, /*dim=*/0, /*descending=*/false));
+  const Tensor sizes = at::bincount(blocks, {}, count);
+  const Tensor first = sizes.cumsum(0) - sizes;
+  const Tensor slot = at::arange(sizes.max().item<int64_t>(), sizes.options()).unsqueeze(0);
+  const Tensor place = (first.unsqueeze(1) + slot).clamp_max(width - 1);
+  const Tensor column = at::where(slot.lt(sizes.unsqueeze(1)),
+                                  order.index_select(0, place.reshape({-1})).view(place.sizes()),
+                                  at::full({}, width, order.options()));
+  const Tensor best = at::constant_pad_nd(scores, {0, 1}, kMinusInfinity)
+                          .index_select(1, column.reshape({-1}))
+                          .view({scores.size(0), count, slot.size(1)})
+                          .amax({2});
+  return best.masked_fill(best.eq(0), 0.0);
 }
 
 Tensor greedy_sample(const Tensor& logits) {

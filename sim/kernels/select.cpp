@@ -13,6 +13,8 @@
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "platform/errors.h"
@@ -41,6 +43,11 @@ uint32_t key_of(float value) {
   const uint32_t bits = given == kSignBit ? 0 : given;
   const uint32_t all_if_negative = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
   return given == (kSignBit | kInfinityBits) ? 0 : bits ^ (all_if_negative | kSignBit);
+}
+// The number that has a key: +0 for zeros.
+float value_of(uint32_t key) {
+  if (key == 0) return -std::numeric_limits<float>::infinity();
+  return std::bit_cast<float>((key & kSignBit) != 0 ? key ^ kSignBit : ~key);
 }
 bool is_nan_bits(float value) {
   return (std::bit_cast<uint32_t>(value) & ~kSignBit) > kInfinityBits;
@@ -98,6 +105,114 @@ void select_largest(const uint32_t* keys, int64_t count, int64_t k, int32_t* ind
     }
   }
   std::fill(indices + chosen, indices + k, -1);
+}
+
+// Numbers 0 .. largest as bits: tells whether numbers differ, and gives them back in order. One
+// pass each over the numbers; no sort.
+class IndexSet {
+ public:
+  explicit IndexSet(int32_t largest) : words_(static_cast<size_t>((int64_t{largest} + 64) / 64)) {}
+
+  void insert(int32_t index) {
+    const size_t word = word_of(index);
+    words_[word] |= bit_of(index);
+    first_ = std::min(first_, word), last_ = std::max(last_, word);
+  }
+  // Negative numbers are left out. False if one was there already.
+  bool insert_distinct(std::span<const int32_t> indices) {
+    uint64_t repeated = 0;
+    for (const int32_t index : indices) {
+      if (index < 0) continue;
+      uint64_t& word = words_[word_of(index)];
+      repeated |= word & bit_of(index);
+      word |= bit_of(index);
+    }
+    return repeated == 0;
+  }
+  void clear(std::span<const int32_t> indices) {
+    for (const int32_t index : indices) {
+      if (index >= 0) words_[word_of(index)] = 0;
+    }
+  }
+  // Writes what was inserted, ascending; the set is empty then.
+  void take_ascending(int32_t* to) {
+    for (size_t i = first_; i < words_.size() && i <= last_; ++i) {
+      for (uint64_t word = std::exchange(words_[i], 0); word != 0; word &= word - 1) {
+        *to++ = static_cast<int32_t>(i * 64) + std::countr_zero(word);
+      }
+    }
+    first_ = words_.size(), last_ = 0;
+  }
+
+ private:
+  static size_t word_of(int32_t index) { return static_cast<uint32_t>(index) / 64; }
+  static uint64_t bit_of(int32_t index) {
+    return uint64_t{1} << (static_cast<uint32_t>(index) % 64);
+  }
+
+  std::vector<uint64_t> words_;
+  size_t first_ = words_.size(), last_ = 0;  // where insert() was
+};
+
+// Keys of pairs; 0, which is never chosen, for unused places.
+MergeFault make_pair_keys(const float* values, std::span<const int32_t> indices, uint32_t* keys) {
+  uint32_t nan = 0, negative = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const uint32_t all_if_used = ~static_cast<uint32_t>(indices[i] >> 31);
+    negative |= static_cast<uint32_t>(indices[i] < -1);
+    nan |= static_cast<uint32_t>(is_nan_bits(values[i])) & all_if_used;
+    keys[i] = key_of(values[i]) & all_if_used;
+  }
+  if (negative != 0) return MergeFault::kNegativeIndex;
+  return nan != 0 ? MergeFault::kNan : MergeFault::kNone;
+}
+
+// C8.1 on pairs: puts the indices of the k best into `chosen`, and returns how many there are.
+// `scratch` has their size.
+int64_t merge_row(std::span<const uint32_t> keys, std::span<const int32_t> indices, int64_t k,
+                  std::span<int32_t> scratch, IndexSet& chosen) {
+  if (k == 0) return 0;
+  const int64_t count = static_cast<int64_t>(keys.size());
+  const int64_t valid = count - std::count(keys.begin(), keys.end(), 0u);
+  // With few pairs all are taken.
+  Threshold threshold{1, valid};
+  int32_t last_tie = std::numeric_limits<int32_t>::max();  // the largest index that the key admits
+  if (valid > k) {
+    threshold = kth_largest(keys.data(), count, k);
+    size_t tied = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (keys[i] == threshold.key) scratch[tied++] = indices[i];
+    }
+    const auto last = scratch.begin() + (k - threshold.larger - 1);
+    std::nth_element(scratch.begin(), last, scratch.begin() + static_cast<int64_t>(tied));
+    last_tie = *last;
+  }
+  // Without a branch that nobody can predict.
+  size_t taken = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    scratch[taken] = indices[i];
+    const bool above = keys[i] > threshold.key, equal = keys[i] == threshold.key;
+    taken += static_cast<size_t>(above | (equal & (indices[i] <= last_tie)));
+  }
+  for (size_t i = 0; i < taken; ++i) chosen.insert(scratch[i]);
+  return static_cast<int64_t>(taken);
+}
+
+// Neighbouring columns [begin, end) of one block.
+struct BlockRun {
+  int64_t begin, end, block;
+};
+std::vector<BlockRun> block_runs(const int64_t* column_blocks, int64_t columns) {
+  std::vector<BlockRun> runs;
+  for (int64_t begin = 0; begin < columns;) {
+    const int64_t block = column_blocks[begin];
+    DEEPINFER_ASSERT(block >= 0, "column " << begin << " in block " << block);
+    int64_t end = begin + 1;
+    while (end < columns && column_blocks[end] == block) ++end;
+    runs.push_back({begin, end, block});
+    begin = end;
+  }
+  return runs;
 }
 
 void check_scores(const char* name, const RowView& scores) {
@@ -175,6 +290,28 @@ int64_t topk_select(const RowView& scores, int64_t k, int32_t* indices) {
   return -1;
 }
 
+MergeStatus topk_merge(const RowView& scores, const int32_t* indices, int64_t k, int32_t* chosen) {
+  check_scores("topk_merge", scores);
+  DEEPINFER_ASSERT(k >= 0, "k " << k);
+  const int64_t count = scores.columns;
+  int32_t largest = -1;
+  for (int64_t i = 0; i < scores.rows * count; ++i) largest = std::max(largest, indices[i]);
+  IndexSet present(largest);
+  std::vector<uint32_t> keys(static_cast<size_t>(count));
+  std::vector<int32_t> scratch(keys.size());
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    const std::span<const int32_t> index(indices + row * count, static_cast<size_t>(count));
+    const MergeFault fault = make_pair_keys(scores.row<float>(row), index, keys.data());
+    if (fault != MergeFault::kNone) return {fault, row};
+    if (!present.insert_distinct(index)) return {MergeFault::kRepeatedIndex, row};
+    present.clear(index);
+    const int64_t taken = merge_row(keys, index, k, scratch, present);
+    present.take_ascending(chosen + row * k);
+    std::fill(chosen + row * k + taken, chosen + (row + 1) * k, -1);
+  }
+  return {};
+}
+
 int64_t candidate_blocks(const RowView& scores, const int64_t* visible, int64_t block_size,
                          int64_t max_blocks, int32_t* blocks) {
   check_scores("candidate_blocks", scores);
@@ -198,33 +335,62 @@ int64_t candidate_blocks(const RowView& scores, const int64_t* visible, int64_t 
 }
 
 void candidate_mask(const RowView& scores, const int32_t* blocks, int64_t block_count,
-                    int64_t block_size, const MutableRowView& masked) {
+                    const int64_t* column_blocks, const MutableRowView& masked) {
   check_scores("candidate_mask", scores);
   DEEPINFER_ASSERT(masked.type == ElementType::kFp32 && masked.rows == scores.rows &&
-                       masked.columns == scores.columns && block_size > 0,
+                       masked.columns == scores.columns,
                    "scores [" << scores.rows << ", " << scores.columns << "], masked ["
-                              << masked.rows << ", " << masked.columns << "], block size "
-                              << block_size);
-  const int64_t count = (scores.columns + block_size - 1) / block_size;
+                              << masked.rows << ", " << masked.columns << "]");
+  const std::vector<BlockRun> runs = block_runs(column_blocks, scores.columns);
+  int64_t count = 0;  // of the blocks that columns may be in
+  for (const BlockRun& run : runs) count = std::max(count, run.block + 1);
   std::vector<bool> keep(static_cast<size_t>(count));
   for (int64_t row = 0; row < scores.rows; ++row) {
-    std::fill(keep.begin(), keep.end(), false);
-    for (int64_t i = 0; i < block_count; ++i) {
-      const int32_t block = blocks[row * block_count + i];
-      DEEPINFER_ASSERT(block >= -1 && block < count, "block " << block << " of " << count);
-      if (block >= 0) keep[static_cast<size_t>(block)] = true;
+    const std::span<const int32_t> listed(blocks + row * block_count,
+                                          static_cast<size_t>(block_count));
+    for (const int32_t block : listed) {
+      DEEPINFER_ASSERT(block >= -1, "block " << block);
+      if (block >= 0 && block < count) keep[static_cast<size_t>(block)] = true;
     }
     const float* from = scores.row<float>(row);
     float* to = masked.row<float>(row);
-    for (int64_t b = 0; b < count; ++b) {
-      const int64_t begin = b * block_size, end = std::min(begin + block_size, scores.columns);
-      if (!keep[static_cast<size_t>(b)]) {
-        std::fill(to + begin, to + end, -std::numeric_limits<float>::infinity());
+    for (const BlockRun& run : runs) {
+      if (!keep[static_cast<size_t>(run.block)]) {
+        std::fill(to + run.begin, to + run.end, -std::numeric_limits<float>::infinity());
       } else if (from != to) {
-        std::copy(from + begin, from + end, to + begin);
+        std::copy(from + run.begin, from + run.end, to + run.begin);
       }
     }
+    for (const int32_t block : listed) {
+      if (block >= 0 && block < count) keep[static_cast<size_t>(block)] = false;
+    }
   }
+}
+
+int64_t block_maxima(const RowView& scores, const int64_t* column_blocks,
+                     const MutableRowView& maxima) {
+  check_scores("block_maxima", scores);
+  DEEPINFER_ASSERT(maxima.type == ElementType::kFp32 && maxima.rows == scores.rows,
+                   "maxima of " << maxima.rows << " rows, scores of " << scores.rows);
+  const std::vector<BlockRun> runs = block_runs(column_blocks, scores.columns);
+  for (const BlockRun& run : runs) {
+    DEEPINFER_ASSERT(run.block < maxima.columns, "block " << run.block << " of " << maxima.columns);
+  }
+  std::vector<uint32_t> keys(static_cast<size_t>(scores.columns)),
+      best(static_cast<size_t>(maxima.columns));
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    if (!make_keys(scores.row<float>(row), scores.columns, keys.data())) return row;
+    std::fill(best.begin(), best.end(), 0u);
+    for (const BlockRun& run : runs) {
+      uint32_t largest = best[static_cast<size_t>(run.block)];
+      for (int64_t i = run.begin; i < run.end; ++i) {
+        largest = std::max(largest, keys[static_cast<size_t>(i)]);
+      }
+      best[static_cast<size_t>(run.block)] = largest;
+    }
+    std::transform(best.begin(), best.end(), maxima.row<float>(row), value_of);
+  }
+  return -1;
 }
 
 int64_t greedy_sample(const RowView& logits, int64_t* ids) {

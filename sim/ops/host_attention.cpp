@@ -1,5 +1,7 @@
 // Host ops around attention: KV stores, pooling, index scores, selections, sparse attention,
 // sampling.
+#include <limits>
+
 #include "sim/kernels/attention.h"
 #include "sim/kernels/rows.h"
 #include "sim/kernels/select.h"
@@ -20,6 +22,20 @@ RowView score_view(const char* op, const Tensor& scores) {
   TORCH_CHECK(scores.dim() == 2 && scores.scalar_type() == at::kFloat, op,
               ": scores must be fp32 [T, N], found ", scores.scalar_type(), " ", scores.sizes());
   return {ElementType::kFp32, scores.data_ptr(), scores.size(0), scores.size(1), scores.size(1)};
+}
+
+// int64 [columns], the block of each, in 0 .. count - 1.
+Tensor checked_blocks(const char* op, const Tensor& blocks, int64_t columns, int64_t count) {
+  TORCH_CHECK(blocks.dim() == 1 && blocks.size(0) == columns && blocks.scalar_type() == at::kLong,
+              op, ": blocks of columns must be int64 [", columns, "], found ", blocks.scalar_type(),
+              " ", blocks.sizes());
+  Tensor checked = blocks.contiguous();
+  const std::span<int64_t> values = span_of<int64_t>(checked);
+  for (size_t i = 0; i < values.size(); ++i) {
+    TORCH_CHECK(values[i] >= 0 && values[i] < count, op, ": column ", i, " is in block ", values[i],
+                ", outside 0 .. ", count - 1);
+  }
+  return checked;
 }
 
 Tensor int_tensor(const Tensor& like, int64_t rows, int64_t columns) {
@@ -88,6 +104,23 @@ Tensor topk_select(const Tensor& scores, int64_t k) {
   return out;
 }
 
+Tensor topk_merge(const Tensor& scores, const Tensor& indices, int64_t k) {
+  TORCH_CHECK(scores.dim() == 2 && indices.sizes() == scores.sizes() &&
+                  indices.scalar_type() == at::kInt && k >= 0,
+              "topk_merge: scores and int32 indices [T, N] and k >= 0 expected, found ",
+              scores.sizes(), ", ", indices.scalar_type(), " ", indices.sizes(), " and ", k);
+  const Tensor input = scores.contiguous(), of_scores = indices.contiguous();
+  const Tensor out = int_tensor(scores, scores.size(0), k);
+  const MergeStatus status = deepinfer::topk_merge(
+      score_view("topk_merge", input), of_scores.data_ptr<int32_t>(), k, out.data_ptr<int32_t>());
+  if (status.fault == MergeFault::kNan) check_no_nan("topk_merge", status.row);
+  TORCH_CHECK(status.fault != MergeFault::kRepeatedIndex, "topk_merge: an index in row ",
+              status.row, " is there twice");
+  TORCH_CHECK(status.fault != MergeFault::kNegativeIndex, "topk_merge: an index in row ",
+              status.row, " is below -1");
+  return out;
+}
+
 Tensor candidate_blocks(const Tensor& scores, const Tensor& visible, int64_t block_size,
                         int64_t max_blocks) {
   TORCH_CHECK(visible.numel() == scores.size(0) && visible.scalar_type() == at::kLong &&
@@ -103,16 +136,33 @@ Tensor candidate_blocks(const Tensor& scores, const Tensor& visible, int64_t blo
   return out;
 }
 
-Tensor candidate_mask(const Tensor& scores, const Tensor& blocks, int64_t block_size) {
-  TORCH_CHECK(blocks.dim() == 2 && blocks.scalar_type() == at::kInt &&
-                  blocks.size(0) == scores.size(0) && block_size > 0,
+Tensor candidate_mask(const Tensor& scores, const Tensor& blocks, const Tensor& column_blocks) {
+  TORCH_CHECK(scores.dim() == 2 && blocks.dim() == 2 && blocks.scalar_type() == at::kInt &&
+                  blocks.size(0) == scores.size(0),
               "candidate_mask: scores [T, N] and int32 blocks [T, B] expected, found ",
               scores.sizes(), " and ", blocks.sizes());
   const Tensor input = scores.contiguous(), chosen = blocks.contiguous();
+  const Tensor of_columns = checked_blocks("candidate_mask", column_blocks, scores.size(1),
+                                           std::numeric_limits<int32_t>::max());
   const Tensor out = at::empty_like(input);
   deepinfer::candidate_mask(
-      score_view("candidate_mask", input), chosen.data_ptr<int32_t>(), blocks.size(1), block_size,
+      score_view("candidate_mask", input), chosen.data_ptr<int32_t>(), blocks.size(1),
+      of_columns.data_ptr<int64_t>(),
       {ElementType::kFp32, out.data_ptr(), out.size(0), out.size(1), out.size(1)});
+  return out;
+}
+
+Tensor block_maxima(const Tensor& scores, const Tensor& blocks, int64_t count) {
+  TORCH_CHECK(scores.dim() == 2 && count >= 0,
+              "block_maxima: scores [T, N] and count >= 0 expected, found ", scores.sizes(),
+              " and ", count);
+  const Tensor input = scores.contiguous();
+  const Tensor of_columns = checked_blocks("block_maxima", blocks, scores.size(1), count);
+  const Tensor out = at::empty({scores.size(0), count}, scores.options());
+  check_no_nan(
+      "block_maxima",
+      deepinfer::block_maxima(score_view("block_maxima", input), of_columns.data_ptr<int64_t>(),
+                              {ElementType::kFp32, out.data_ptr(), out.size(0), count, count}));
   return out;
 }
 

@@ -34,8 +34,10 @@ void register_kernels() {
   m.impl("compress_pool", &host::compress_pool);
   m.impl("index_score", &host::index_score);
   m.impl("topk_select", &host::topk_select);
+  m.impl("topk_merge", &host::topk_merge);
   m.impl("candidate_blocks", &host::candidate_blocks);
   m.impl("candidate_mask", &host::candidate_mask);
+  m.impl("block_maxima", &host::block_maxima);
   m.impl("sparse_attention", &host::sparse_attention);
   m.impl("moe_gate", &host::moe_gate);
   m.impl("moe_combine", &host::moe_combine);

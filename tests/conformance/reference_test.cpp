@@ -156,6 +156,34 @@ TEST_CASE("grouped products are the single ones") {
                   c10::Error);
 }
 
+// On one tree position a partial is the product of some columns.
+TEST_CASE("partials are the products of their columns, in every form of weight") {
+  at::manual_seed(random_seed(12));
+  const at::Tensor x = at::randn({5, 64});
+  const auto partial = [&](const at::Tensor& rows, const at::Tensor& weight,
+                           const ops::OptionalTensor& scales, int64_t first_column) {
+    return ops::linear_partials(rows, weight, scales, first_column, 7, {0, rows.size(1)})[0];
+  };
+  const auto bytes = [](int64_t below, at::IntArrayRef shape) {
+    return at::randint(0, below, shape, at::kByte);
+  };
+  const at::Tensor plain = at::randn({40, 128});
+  CHECK(at::equal(partial(x, plain, {}, 32), ops::linear(x, plain.slice(1, 32, 96), at::kFloat)));
+  const at::Tensor fp8 = bytes(0x7F, {40, 128}), tiles = bytes(8, {2, 4}) + 120;
+  CHECK(at::equal(partial(x, fp8, tiles, 32),
+                  ops::fp8_linear(x, fp8.slice(1, 32, 96), tiles.slice(1, 1, 3), at::kFloat)));
+  const at::Tensor fp4 = bytes(256, {40, 64}), by_row = bytes(8, {40, 4}) + 120;
+  CHECK(at::equal(partial(x, fp4, by_row, 32),
+                  ops::fp4_linear(x, fp4.slice(1, 16, 48), by_row.slice(1, 1, 3), at::kFloat)));
+  // One row of 16 bytes has one scale in both forms; x says which.
+  const at::Tensor short_row = bytes(0x7F, {1, 16}), scale = at::full({1, 1}, 125, at::kByte);
+  const at::Tensor narrow = x.slice(1, 0, 16), wide = x.slice(1, 0, 32);
+  CHECK(at::equal(partial(narrow, short_row, scale, 0),
+                  ops::fp8_linear(narrow, short_row, scale, at::kFloat)));
+  CHECK(at::equal(partial(wide, short_row, scale, 0),
+                  ops::fp4_linear(wide, short_row, scale, at::kFloat)));
+}
+
 // Parts of a key list attended alone, without the sink, merge by their log-sum-exp to the whole;
 // the sink is added once (model.md 5.3).
 TEST_CASE("attention over parts merges to attention over the whole") {
@@ -185,6 +213,9 @@ TEST_CASE("NaN is an error, never a choice") {
   const at::Tensor nan = at::full({1, 4}, std::nan(""));
   CHECK_THROWS_AS(ops::topk_select(nan, 2), c10::Error);
   CHECK_THROWS_AS(ops::greedy_sample(nan), c10::Error);
+  const at::Tensor four = at::arange(4, at::kLong);
+  CHECK_THROWS_AS(ops::block_maxima(nan, four, 4), c10::Error);
+  CHECK_THROWS_AS(ops::topk_merge(nan, four.to(at::kInt).unsqueeze(0), 2), c10::Error);
   CHECK_THROWS_AS(ops::moe_gate(nan, at::ones({4, 4}), at::zeros({4}), 2, 1.0, 1.5), c10::Error);
 }
 
@@ -235,7 +266,9 @@ TEST_CASE("every op infers shapes on meta tensors") {
   CHECK(ops::topk_select(scores, 12).sizes() == at::IntArrayRef({6, 12}));
   const at::Tensor blocks = ops::candidate_blocks(scores, visible, 4, 2);
   CHECK(blocks.sizes() == at::IntArrayRef({6, 2}));
-  CHECK(ops::candidate_mask(scores, blocks, 4).sizes() == scores.sizes());
+  CHECK(ops::candidate_mask(scores, blocks, meta({9}, at::kLong)).sizes() == scores.sizes());
+  CHECK(ops::block_maxima(scores, meta({9}, at::kLong), 3).sizes() == at::IntArrayRef({6, 3}));
+  CHECK(ops::topk_merge(scores, meta({6, 9}, at::kInt), 5).sizes() == at::IntArrayRef({6, 5}));
   const auto [out, lse] =
       ops::sparse_attention(meta({6, 2, 32}), meta({9, 32}), 0, meta({6, 4}, at::kInt),
                             meta({5, 32}), meta({6, 3}, at::kInt), meta({2}), 0.1, true);

@@ -183,5 +183,67 @@ TEST_CASE("moe_partials of any number of ranks, and the shared expert, are moe_c
   }
 }
 
+// Columns of each rank: tiles of 8 on interleaved leaves.
+std::vector<Tensor> columns_of_ranks(int64_t columns, int64_t ranks) {
+  constexpr int64_t kTile = 8;
+  const ShardMap map = ShardMap::interleaved("entries", ranks);
+  std::vector<std::vector<int64_t>> own(static_cast<size_t>(ranks));
+  for (int64_t j = 0; j < columns; ++j) {
+    own[static_cast<size_t>(map.rank_of_unit(j / kTile))].push_back(j);
+  }
+  std::vector<Tensor> made;
+  for (const std::vector<int64_t>& places : own) made.push_back(long_tensor(places));
+  return made;
+}
+
+TEST_CASE("an indexer's row in parts: candidate blocks, mask and top-k are those of the whole") {
+  install_host_kernels();
+  const uint64_t seed = random_seed(0x5062);
+  uint32_t number = 0;
+  for (const int64_t columns : {1, 70, 1000}) {
+    for (const int64_t ranks : kRankCounts) {
+      INFO(columns << " columns, " << ranks << " ranks");
+      RandomStream random(seed, "selection", number++);
+      const int64_t rows = 5, block = 4, kept = 12, k = 24;
+      const Tensor entry = at::arange(columns, at::kLong),
+                   block_of = at::floor_divide(entry, block);
+      const Tensor visible = random_integers(random, {rows}, columns + 1);
+      const Tensor scores = random_tensor(random, {rows, columns}, at::kFloat, Values::kIntegers)
+                                .masked_fill(entry.unsqueeze(0).ge(visible.unsqueeze(1)),
+                                             -std::numeric_limits<double>::infinity());
+      const Tensor blocks = ops::candidate_blocks(scores, visible, block, kept);
+      const Tensor chosen = ops::topk_select(ops::candidate_mask(scores, blocks, block_of), k);
+
+      const std::vector<Tensor> shares = columns_of_ranks(columns, ranks);
+      const int64_t count = (columns + block - 1) / block;
+      Tensor maxima = at::full({rows, count}, -std::numeric_limits<double>::infinity(), at::kFloat);
+      for (const Tensor& own : shares) {
+        maxima = at::maximum(maxima, ops::block_maxima(scores.index_select(1, own),
+                                                       block_of.index_select(0, own), count));
+      }
+      const Tensor visible_blocks = at::floor_divide(visible + (block - 1), block);
+      const Tensor together = ops::candidate_blocks(maxima, visible_blocks, 1, kept);
+      REQUIRE(same_bits(together, blocks));
+
+      std::vector<Tensor> pair_scores, pair_indices;
+      for (const Tensor& own : shares) {
+        const Tensor masked = ops::candidate_mask(scores.index_select(1, own), together,
+                                                  block_of.index_select(0, own));
+        const Tensor best = ops::topk_select(masked, k).to(at::kLong);
+        if (own.numel() == 0) {
+          CHECK(best.eq(-1).all().item<bool>());
+          continue;
+        }
+        const Tensor place = best.clamp_min(0);
+        const Tensor index = own.index_select(0, place.reshape({-1})).view(place.sizes());
+        pair_scores.push_back(masked.gather(1, place));
+        pair_indices.push_back(at::where(best.ge(0), index, best).to(at::kInt));
+      }
+      REQUIRE(
+          same_bits(ops::topk_merge(at::cat(pair_scores, 1), at::cat(pair_indices, 1), k), chosen));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepinfer::conformance

@@ -189,8 +189,22 @@ void check_selection(Judge& judge) {
   // blocks.
   const at::Tensor visible = at::tensor(std::vector<int64_t>{8}, at::kLong);
   judge.equal("candidate blocks", ops::candidate_blocks(scores, visible, 2, 2), row({0, 3}));
-  const at::Tensor masked = ops::candidate_mask(scores, row({0, 3}), 2);
+  const at::Tensor block = at::tensor(std::vector<int64_t>{0, 0, 1, 1, 2, 2, 3, 3}, at::kLong);
+  const at::Tensor masked = ops::candidate_mask(scores, row({0, 3}), block);
   judge.equal("candidate mask", ops::topk_select(masked, 8), row({0, 1, 6, 7, -1, -1, -1, -1}));
+  // The same in two parts: maxima of the even and of the odd entries, and top-3 of each half.
+  const auto every_other = [](const at::Tensor& x, int64_t first) {
+    return x.slice(-1, first, 8, 2).contiguous();
+  };
+  const at::Tensor maxima =
+      at::maximum(ops::block_maxima(every_other(scores, 0), every_other(block, 0), 4),
+                  ops::block_maxima(every_other(scores, 1), every_other(block, 1), 4));
+  const at::Tensor visible_blocks = at::tensor(std::vector<int64_t>{4}, at::kLong);
+  judge.equal("candidate blocks of parts", ops::candidate_blocks(maxima, visible_blocks, 1, 2),
+              row({0, 3}));
+  const at::Tensor halves = at::cat({scores.slice(1, 4), scores.slice(1, 0, 4)}, 1);
+  judge.equal("top-3 of two halves", ops::topk_merge(halves, row({4, 5, 6, 7, 0, 1, 2, 3}), 3),
+              row({1, 2, 4}));
 }
 
 // One query over two keys against the closed formula, and its invariants.

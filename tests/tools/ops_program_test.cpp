@@ -44,10 +44,11 @@ TEST_CASE("a table with one line an op, and a summary") {
   CHECK(result.out.starts_with("op "));
   CHECK(contains(result.out, "\nrms_norm "));
   CHECK(contains(result.out, "\ntopk_select "));
+  CHECK(contains(result.out, "\ntopk_merge "));
   CHECK(!contains(result.out, "\nrope "));
   CHECK(contains(result.out, "seed 1, canonical/"));
   CHECK(contains(result.out, "canonical/scalar, held against reference and each other\n"));
-  CHECK(contains(result.out, "\n2 ops, "));
+  CHECK(contains(result.out, "\n3 ops, "));
   CHECK(contains(result.out, " 0 failures; digest "));
 }
 
@@ -60,7 +61,7 @@ TEST_CASE("JSON: every op, its figures, and no cases unless one is asked for") {
   CHECK(all.at("exit_code") == 0);
   CHECK(all.at("cases").is_null());
   CHECK(all.at("failures").empty());
-  CHECK(all.at("summary").at("ops") == 31);
+  CHECK(all.at("summary").at("ops") == 33);
   int64_t cases = 0;
   for (const json& op : all.at("ops")) {
     cases += op.at("cases").get<int64_t>();

@@ -194,6 +194,61 @@ KernelBenchCase candidate_blocks_case(int64_t rows) {
       }));
 }
 
+// The block of each compressed entry.
+Tensor blocks_of_entries() {
+  return at::arange(0, kCompressedEntries, at::kLong).div_(kCandidateBlockSize, "floor");
+}
+
+KernelBenchCase block_maxima_case(int64_t rows) {
+  return one_for_all(aten_case(
+      "block_maxima", "select.h",
+      shape_text({rows, kCompressedEntries}) + ", blocks of " + std::to_string(kCandidateBlockSize),
+      "amax by block", rows * kCompressedEntries, 0, [rows] {
+        const Tensor scores = normal_numbers({rows, kCompressedEntries}, kFp32);
+        const Tensor block_of = blocks_of_entries(), maxima = at::empty({rows, kBlocks}, kFp32);
+        return aten_pair(
+            [=](Target) {
+              expect_none(block_maxima(rows_view(scores, kCompressedEntries, "scores"),
+                                       block_of.data_ptr<int64_t>(),
+                                       mutable_rows_view(maxima, kBlocks, "maxima")));
+            },
+            {maxima},
+            [=] {
+              return std::vector<Tensor>{
+                  scores.view({rows, kBlocks, kCandidateBlockSize}).amax(-1)};
+            });
+      }));
+}
+
+// What eight ranks chose.
+KernelBenchCase topk_merge_case(int64_t rows) {
+  constexpr int64_t kPairs = 8 * kIndexTopK;
+  return one_for_all(aten_case(
+      "topk_merge", "select.h",
+      shape_text({rows, kPairs}) + " pairs, k = " + std::to_string(kIndexTopK),
+      "topk, gather, sort of the indices", rows * kPairs, 0, [rows] {
+        const Tensor scores = normal_numbers({rows, kPairs}, kFp32);
+        // Each rank's share of the entries, so many of each, in order.
+        const Tensor indices = at::arange(0, kPairs, at::kInt)
+                                   .mul_(kCompressedEntries / kPairs)
+                                   .expand({rows, kPairs})
+                                   .contiguous();
+        const Tensor found = at::empty({rows, kIndexTopK}, at::kInt);
+        return aten_pair(
+            [=](Target) {
+              const MergeStatus status =
+                  topk_merge(rows_view(scores, kPairs, "scores"), indices.data_ptr<int32_t>(),
+                             kIndexTopK, found.data_ptr<int32_t>());
+              expect_none(status.row);
+            },
+            {found},
+            [=] {
+              const Tensor best = std::get<1>(scores.topk(kIndexTopK, -1, true, false));
+              return std::vector<Tensor>{std::get<0>(indices.gather(1, best).sort(-1))};
+            });
+      }));
+}
+
 KernelBenchCase candidate_mask_case(int64_t rows) {
   return one_for_all(aten_case(
       "candidate_mask", "select.h",
@@ -201,11 +256,12 @@ KernelBenchCase candidate_mask_case(int64_t rows) {
       "scatter of the blocks, masked_fill", rows * kCompressedEntries, 0, [rows] {
         const Tensor scores = normal_numbers({rows, kCompressedEntries}, kFp32);
         const Tensor blocks = chosen_rows(rows, kCandidateBlocks, kBlocks);
-        const Tensor masked = at::empty_like(scores);
+        const Tensor block_of = blocks_of_entries(), masked = at::empty_like(scores);
         return aten_pair(
             [=](Target) {
               candidate_mask(rows_view(scores, kCompressedEntries, "scores"),
-                             blocks.data_ptr<int32_t>(), kCandidateBlocks, kCandidateBlockSize,
+                             blocks.data_ptr<int32_t>(), kCandidateBlocks,
+                             block_of.data_ptr<int64_t>(),
                              mutable_rows_view(masked, kCompressedEntries, "masked"));
             },
             {masked},
@@ -285,7 +341,8 @@ std::vector<KernelBenchCase> selection_bench_cases() {
   for (const bool narrow : {false, true}) {
     for (const int64_t rows : kLongRowCounts) cases.push_back(index_score_case(rows, narrow));
   }
-  for (const auto make : {topk_case, candidate_blocks_case, candidate_mask_case, greedy_case}) {
+  for (const auto make : {topk_case, topk_merge_case, candidate_blocks_case, block_maxima_case,
+                          candidate_mask_case, greedy_case}) {
     for (const int64_t rows : kLongRowCounts) cases.push_back(make(rows));
   }
   for (const int64_t rows : kRowCounts) cases.push_back(moe_gate_case(rows));

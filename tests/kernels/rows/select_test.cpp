@@ -102,6 +102,9 @@ TEST_CASE("a NaN is reported by its row") {
   const RowView rows = view(scores.data(), 4, 20);
   CHECK(topk_select(rows, 8, indices.data()) == 2);
   CHECK(candidate_blocks(rows, visible.data(), 4, 8, indices.data()) == 2);
+  std::vector<float> maxima(4);
+  const std::vector<int64_t> one_block(20);
+  CHECK(block_maxima(rows, one_block.data(), view(maxima.data(), 4, 1)) == 2);
   CHECK(greedy_sample(rows, ids.data()) == 2);
 }
 
@@ -133,7 +136,9 @@ TEST_CASE("candidate blocks keep the newest visible block, and the mask keeps th
     CHECK(candidate_blocks(rows, &visible, block, kept, blocks.data()) == -1);
     CHECK(blocks == expected);
     std::vector<float> masked(scores.size());
-    candidate_mask(rows, blocks.data(), kept, block, view(masked.data(), 1, columns));
+    std::vector<int64_t> block_of;
+    for (int64_t j = 0; j < columns; ++j) block_of.push_back(j / block);
+    candidate_mask(rows, blocks.data(), kept, block_of.data(), view(masked.data(), 1, columns));
     for (int64_t j = 0; j < columns; ++j) {
       const bool keep =
           std::find(blocks.begin(), blocks.end(), static_cast<int32_t>(j / block)) != blocks.end();
@@ -141,6 +146,190 @@ TEST_CASE("candidate blocks keep the newest visible block, and the mask keeps th
     }
   }
   CHECK(pinned > 50);
+}
+
+// How columns are dealt to ranks: here a random rank for each tile of a few columns.
+std::vector<std::vector<int64_t>> random_shares(RandomData& random, int64_t columns,
+                                                int64_t ranks) {
+  std::vector<std::vector<int64_t>> shares(static_cast<size_t>(ranks));
+  const int64_t tile = 1 + random.below(9);
+  int64_t rank = 0;
+  for (int64_t j = 0; j < columns; ++j) {
+    if (j % tile == 0) rank = random.below(ranks);
+    shares[static_cast<size_t>(rank)].push_back(j);
+  }
+  return shares;
+}
+
+template <class T>
+std::vector<T> gathered(const std::vector<T>& values, const std::vector<int64_t>& places) {
+  std::vector<T> found;
+  for (const int64_t place : places) found.push_back(values[static_cast<size_t>(place)]);
+  return found;
+}
+
+TEST_CASE("top-k of parts merges to top-k of the whole") {
+  const uint64_t seed = random_seed(0x3054);
+  const float few[] = {1, 0.0f, -0.0f, -1, -kInfinity, 2, 0x1p-149f, -0x1p-149f, kInfinity};
+  int64_t cut_ties = 0, unused = 0;
+  for (uint32_t i = 0; i < 3000; ++i) {
+    CAPTURE(i);
+    RandomData random(seed, 54, i);
+    const int64_t columns = random.below(90) + (i % 50 == 0 ? 3000 : 0), k = random.below(40);
+    const int64_t ranks = 1 + random.below(9), distinct = 1 + random.below(9);
+    std::vector<float> scores;
+    for (int64_t j = 0; j < columns; ++j) {
+      scores.push_back(i % 3 == 0 ? random.spread(8)
+                                  : few[static_cast<size_t>(random.below(distinct))]);
+    }
+    std::vector<float> pair_scores;
+    std::vector<int32_t> pair_indices;
+    for (const std::vector<int64_t>& share : random_shares(random, columns, ranks)) {
+      const std::vector<float> own = gathered(scores, share);
+      std::vector<int32_t> best(static_cast<size_t>(k));
+      CHECK(topk_select(view(own.data(), 1, static_cast<int64_t>(own.size())), k, best.data()) ==
+            -1);
+      for (const int32_t place : best) {
+        const size_t at = static_cast<size_t>(std::max(place, 0));
+        pair_scores.push_back(place < 0 ? (random.one_in(2) ? kNan : kInfinity) : own[at]);
+        pair_indices.push_back(place < 0 ? -1 : static_cast<int32_t>(share[at]));
+        unused += place < 0;
+      }
+    }
+    // In any order.
+    for (size_t j = pair_scores.size(); j > 1 && i % 2 == 0; --j) {
+      const auto other = static_cast<size_t>(random.below(static_cast<int64_t>(j)));
+      std::swap(pair_scores[j - 1], pair_scores[other]);
+      std::swap(pair_indices[j - 1], pair_indices[other]);
+    }
+    std::vector<int32_t> whole(static_cast<size_t>(k)), merged(static_cast<size_t>(k) + 1, -9);
+    CHECK(topk_select(view(scores.data(), 1, columns), k, whole.data()) == -1);
+    const MergeStatus status =
+        topk_merge(view(pair_scores.data(), 1, static_cast<int64_t>(pair_scores.size())),
+                   pair_indices.data(), k, merged.data());
+    CHECK(status.fault == MergeFault::kNone);
+    CHECK(merged.back() == -9);
+    merged.pop_back();
+    CHECK(merged == whole);
+    // A tie was cut if a pair left out equals the worst that was taken.
+    float worst = kInfinity;
+    for (const int32_t index : whole) {
+      if (index >= 0) worst = std::min(worst, scores[static_cast<size_t>(index)]);
+    }
+    for (size_t j = 0; j < pair_indices.size() && k > 0 && whole.back() >= 0; ++j) {
+      if (pair_indices[j] < 0 || pair_scores[j] != worst) continue;
+      if (std::find(whole.begin(), whole.end(), pair_indices[j]) != whole.end()) continue;
+      ++cut_ties;
+      break;
+    }
+  }
+  CHECK(cut_ties > 100);
+  CHECK(unused > 1000);
+}
+
+TEST_CASE("top-k of pairs: rows, the largest index, and what is wrong with a row") {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const std::vector<float> scores = {1, 2, 3, 4, /**/ 4, kNan, -kInfinity, 4, /**/ 7, 7, 7, 7};
+  const std::vector<int32_t> indices = {9, 3, 70, 1, /**/ kMost, -1, 5, 64, /**/ 8, 0, 3, 2};
+  const auto merge = [](const std::vector<float>& s, const std::vector<int32_t>& i, int64_t k,
+                        std::vector<int32_t>& to) {
+    to.assign(static_cast<size_t>(3 * k), -9);
+    return topk_merge(view(s.data(), 3, 4), i.data(), k, to.data());
+  };
+  std::vector<int32_t> found;
+  CHECK(merge(scores, indices, 3, found).fault == MergeFault::kNone);
+  CHECK(found == std::vector<int32_t>{1, 3, 70, 64, kMost, -1, 0, 2, 3});
+  CHECK(merge(scores, indices, 1, found).fault == MergeFault::kNone);
+  CHECK(found == std::vector<int32_t>{1, 64, 0});
+
+  const auto fault_of = [&](size_t place, float score, int32_t index) {
+    std::vector<float> s = scores;
+    std::vector<int32_t> i = indices;
+    s[place] = score, i[place] = index;
+    return merge(s, i, 2, found);
+  };
+  MergeStatus status = fault_of(7, -kNan, 64);
+  CHECK(status.fault == MergeFault::kNan);
+  CHECK(status.row == 1);
+  status = fault_of(11, 1, 8);
+  CHECK(status.fault == MergeFault::kRepeatedIndex);
+  CHECK(status.row == 2);
+  // -inf, which is never chosen, is no unused place.
+  status = fault_of(6, -kInfinity, 64);
+  CHECK(status.fault == MergeFault::kRepeatedIndex);
+  CHECK(status.row == 1);
+  status = fault_of(0, 1, -2);
+  CHECK(status.fault == MergeFault::kNegativeIndex);
+  CHECK(status.row == 0);
+  // The index of another row is no repetition.
+  CHECK(fault_of(0, 1, 8).fault == MergeFault::kNone);
+}
+
+TEST_CASE("block maxima of parts give the candidate blocks and the mask of the whole") {
+  const uint64_t seed = random_seed(0x3055);
+  int64_t zeros = 0, none = 0;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    CAPTURE(i);
+    RandomData random(seed, 55, i);
+    const int64_t columns = 1 + random.below(200), block = 1 + random.below(12),
+                  kept = 1 + random.below(10), ranks = 1 + random.below(9);
+    const int64_t visible = random.below(columns + 1);
+    const float few[] = {1, 0.0f, -0.0f, -1, 2, 0x1p-149f, -0x1p-149f, kInfinity, -kInfinity};
+    std::vector<float> scores;
+    std::vector<int64_t> block_of;
+    for (int64_t j = 0; j < columns; ++j) {
+      const float score = i % 3 == 0 ? random.spread(8) : few[static_cast<size_t>(random.below(9))];
+      scores.push_back(j < visible ? score : -kInfinity);
+      block_of.push_back(j / block);
+    }
+    const int64_t count = (columns + block - 1) / block;
+    auto shares = random_shares(random, columns, ranks);
+    for (std::vector<int64_t>& share : shares) {  // in any order
+      for (size_t j = share.size(); j > 1 && i % 2 == 0; --j) {
+        std::swap(share[j - 1], share[static_cast<size_t>(random.below(static_cast<int64_t>(j)))]);
+      }
+    }
+    std::vector<float> maxima(static_cast<size_t>(count), -kInfinity);
+    for (const std::vector<int64_t>& share : shares) {
+      const std::vector<float> own = gathered(scores, share);
+      const std::vector<int64_t> own_blocks = gathered(block_of, share);
+      std::vector<float> found(static_cast<size_t>(count) + 1, -9);
+      CHECK(block_maxima(view(own.data(), 1, static_cast<int64_t>(own.size())), own_blocks.data(),
+                         view(found.data(), 1, count)) == -1);
+      CHECK(found.back() == -9);
+      found.pop_back();
+      std::vector<float> expected(static_cast<size_t>(count), -kInfinity);
+      for (size_t j = 0; j < own.size(); ++j) {
+        float& largest = expected[static_cast<size_t>(own_blocks[j])];
+        if (own[j] > largest) largest = own[j] == 0 ? 0.0f : own[j];
+      }
+      CHECK(literal::different(found, expected) == 0);
+      for (size_t b = 0; b < maxima.size(); ++b) {
+        maxima[b] = std::max(maxima[b], found[b]);
+        zeros += found[b] == 0;
+        none += found[b] == -kInfinity;
+      }
+    }
+    std::vector<int32_t> whole(static_cast<size_t>(kept)), parts(static_cast<size_t>(kept));
+    const RowView rows = view(scores.data(), 1, columns);
+    CHECK(candidate_blocks(rows, &visible, block, kept, whole.data()) == -1);
+    const int64_t visible_blocks = (visible + block - 1) / block;
+    CHECK(candidate_blocks(view(maxima.data(), 1, count), &visible_blocks, 1, kept, parts.data()) ==
+          -1);
+    CHECK(parts == whole);
+    // Each rank masks its own columns as the whole row is masked.
+    std::vector<float> masked(scores.size());
+    candidate_mask(rows, whole.data(), kept, block_of.data(), view(masked.data(), 1, columns));
+    for (const std::vector<int64_t>& share : shares) {
+      std::vector<float> own = gathered(scores, share);
+      const std::vector<int64_t> own_blocks = gathered(block_of, share);
+      const MutableRowView in_place = view(own.data(), 1, static_cast<int64_t>(own.size()));
+      candidate_mask(in_place, whole.data(), kept, own_blocks.data(), in_place);
+      CHECK(literal::different(own, gathered(masked, share)) == 0);
+    }
+  }
+  CHECK(zeros > 100);
+  CHECK(none > 100);
 }
 
 TEST_CASE("greedy takes the first of the largest") {
