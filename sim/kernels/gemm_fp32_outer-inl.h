@@ -260,8 +260,13 @@ void gemm_fp32_outer(const GemmProblem& p) {
       return std::min(tile_rows, end - begin - tile * tile_rows);
     };
     for (int64_t tile = 0; tile < tile_count; ++tile) {
-      outer_pack(broadcast, begin + tile * tile_rows, rows_of(tile), p.k,
-                 {rows_of(tile), tile_lane}, tiles + tile * tile_size);
+      // A tile may be several short vectors high. The last is packed first: what it writes too much
+      // is the next step of the first.
+      const int64_t rows = rows_of(tile);
+      for (int64_t r = (rows - 1) / vector * vector; r >= 0; r -= vector) {
+        outer_pack(broadcast, begin + tile * tile_rows + r, std::min(vector, rows - r), p.k,
+                   {rows, tile_lane}, tiles + tile * tile_size + r);
+      }
     }
     for (int64_t n0 = 0; n0 < along_rows; n0 += panel_rows) {
       const int64_t columns = std::min(panel_rows, along_rows - n0);
