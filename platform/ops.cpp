@@ -55,6 +55,16 @@ TORCH_LIBRARY(deepinfer, m) {
       "compressed,"
       " Tensor compressed_index, Tensor? sink, float scale, bool narrow) -> (Tensor, Tensor)");
   m.def(
+      "attention_maximum(Tensor q, Tensor window, Tensor window_index, Tensor compressed, Tensor "
+      "compressed_index, float scale) -> Tensor");
+  m.def(
+      "attention_partials(Tensor q, Tensor window, Tensor window_positions, Tensor window_index, "
+      "Tensor compressed, Tensor compressed_entries, Tensor compressed_index, Tensor? maximum, "
+      "float scale, int first_position, int positions) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "attention_merge(Tensor maximum, Tensor sum, Tensor out, int[] begins, int[] counts, Tensor? "
+      "sink, ScalarType out_dtype) -> (Tensor, Tensor)");
+  m.def(
       "moe_gate(Tensor x, Tensor weight, Tensor bias, int k, float gate_temp, float scaling)"
       " -> (Tensor, Tensor)");
   m.def(
@@ -103,6 +113,9 @@ TORCH_LIBRARY_IMPL(deepinfer, CompositeExplicitAutograd, m) {
   m.impl("candidate_mask", &reference::candidate_mask);
   m.impl("block_maxima", &reference::block_maxima);
   m.impl("sparse_attention", &reference::sparse_attention);
+  m.impl("attention_maximum", &reference::attention_maximum);
+  m.impl("attention_partials", &reference::attention_partials);
+  m.impl("attention_merge", &reference::attention_merge);
   m.impl("moe_gate", &reference::moe_gate);
   m.impl("moe_combine", &reference::moe_combine);
   m.impl("moe_partials", &reference::moe_partials);

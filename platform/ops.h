@@ -168,6 +168,44 @@ inline const Op<TensorPair(const Tensor& q, const Tensor& window, int64_t window
                            bool narrow)>
     sparse_attention{"deepinfer::sparse_attention"};
 
+// sparse_attention by context-parallel ranks that hold the KV tiles of some leaves each
+// (CANONICAL.md C7.7). A rank calls attention_partials on its own rows, for its tree positions
+// first_position .. first_position + positions - 1 of ShardMap::interleaved; the partials of all
+// ranks, in rank order, go through attention_merge. The result does not depend on the number of
+// ranks: in canonical arithmetic it is sparse_attention's, bit by bit.
+//
+// The largest scale * q.k of the listed keys, fp32 [T, H]; -inf for an empty list. Operands as
+// sparse_attention's. What narrow ranks combine, by maximum, before their partials.
+inline const Op<Tensor(const Tensor& q, const Tensor& window, const Tensor& window_index,
+                       const Tensor& compressed, const Tensor& compressed_index, double scale)>
+    attention_maximum{"deepinfer::attention_maximum"};
+
+// Unnormalised partials of the S subtrees maximal_subtrees({first_position, first_position +
+// positions}) (platform/shard_map.h): maximum [S, T, H], sum of e^(s - maximum) [S, T, H], and sum
+// of e^(s - maximum) v [S, T, H, C], fp32, over the listed keys of the subtree; -inf, 0 and 0 where
+// it has none. window_positions int64 [N] are the absolute positions of window's rows,
+// compressed_entries int64 [M] the entry numbers of compressed's, both ascending; the rest as
+// sparse_attention's. `maximum`, fp32 [T, H], is that of the whole list, over all ranks: given, the
+// rows are narrow, it is every partial's maximum, and the probabilities of the sum over v are
+// rounded to bf16. Throws for a listed key at another tree position, naming it, and for positions
+// that do not ascend.
+inline const Op<TensorTriple(const Tensor& q, const Tensor& window, const Tensor& window_positions,
+                             const Tensor& window_index, const Tensor& compressed,
+                             const Tensor& compressed_entries, const Tensor& compressed_index,
+                             const OptionalTensor& maximum, double scale, int64_t first_position,
+                             int64_t positions)>
+    attention_partials{"deepinfer::attention_partials"};
+
+// Merges S partials as attention_partials makes them, of the subtrees begins[s] .. begins[s] +
+// counts[s] - 1 of the tree positions, which are disjoint and in tree order, in the fixed tree;
+// adds the sink (fp32 [H] or none) once; normalises. A partial with maximum -inf and sum 0 is
+// absent, and its `out` is not read. Returns out [T, H, C] in out_dtype and the log-sum-exp without
+// the sink, fp32 [T, H]; 0 and -inf where all are absent.
+inline const Op<TensorPair(const Tensor& maximum, const Tensor& sum, const Tensor& out,
+                           at::IntArrayRef begins, at::IntArrayRef counts,
+                           const OptionalTensor& sink, at::ScalarType out_dtype)>
+    attention_merge{"deepinfer::attention_merge"};
+
 // --- MoE
 // --------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 
 #include "platform/ops.h"
 #include "platform/partials.h"
+#include "platform/shard_map.h"
 
 namespace deepinfer::meta {
 
@@ -89,6 +90,26 @@ ops::TensorPair sparse_attention(const Tensor& q, const Tensor&, int64_t, const 
                                  bool) {
   return {at::empty_like(q), empty(q, {q.size(0), q.size(1)}, at::kFloat)};
 }
+Tensor attention_maximum(const Tensor& q, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&, double) {
+  return empty(q, {q.size(0), q.size(1)}, at::kFloat);
+}
+ops::TensorTriple attention_partials(const Tensor& q, const Tensor&, const Tensor&, const Tensor&,
+                                     const Tensor&, const Tensor&, const Tensor&,
+                                     const ops::OptionalTensor&, double, int64_t first_position,
+                                     int64_t positions) {
+  const auto subtrees =
+      static_cast<int64_t>(maximal_subtrees({first_position, first_position + positions}).size());
+  return {empty(q, {subtrees, q.size(0), q.size(1)}, at::kFloat),
+          empty(q, {subtrees, q.size(0), q.size(1)}, at::kFloat),
+          empty(q, {subtrees, q.size(0), q.size(1), q.size(2)}, at::kFloat)};
+}
+ops::TensorPair attention_merge(const Tensor&, const Tensor&, const Tensor& out, at::IntArrayRef,
+                                at::IntArrayRef, const ops::OptionalTensor&,
+                                at::ScalarType out_dtype) {
+  return {empty(out, {out.size(1), out.size(2), out.size(3)}, out_dtype),
+          empty(out, {out.size(1), out.size(2)}, at::kFloat)};
+}
 ops::TensorPair moe_gate(const Tensor& x, const Tensor&, const Tensor&, int64_t k, double, double) {
   return {with_last(x, k, at::kInt), with_last(x, k, at::kFloat)};
 }
@@ -150,6 +171,9 @@ void register_ops(torch::Library& m) {
   m.impl("candidate_mask", &candidate_mask);
   m.impl("block_maxima", &block_maxima);
   m.impl("sparse_attention", &sparse_attention);
+  m.impl("attention_maximum", &attention_maximum);
+  m.impl("attention_partials", &attention_partials);
+  m.impl("attention_merge", &attention_merge);
   m.impl("moe_gate", &moe_gate);
   m.impl("moe_combine", &moe_combine);
   m.impl("moe_partials", &moe_partials);

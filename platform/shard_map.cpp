@@ -151,4 +151,17 @@ std::vector<Subtree> maximal_subtrees(IndexRange range) {
   return subtrees;
 }
 
+bool are_subtrees(const std::vector<Subtree>& subtrees, int64_t leaves) {
+  int64_t end = 0;  // of the subtree before
+  for (const Subtree& subtree : subtrees) {
+    const int64_t count = subtree.count;
+    if (count < 1 || (count & (count - 1)) != 0) return false;
+    if (subtree.begin < end || subtree.begin % count != 0 || count > leaves - subtree.begin) {
+      return false;
+    }
+    end = subtree.begin + count;
+  }
+  return true;
+}
+
 }  // namespace deepinfer

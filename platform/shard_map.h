@@ -27,6 +27,9 @@ struct Subtree {
 };
 
 inline constexpr int64_t kCanonicalLeaves = 64;  // architecture.md, "64 leaves"
+// Positions of a window, or compressed entries, that make one KV tile, the unit of the KV axis
+// (CANONICAL.md C7.3).
+inline constexpr int64_t kKvTileEntries = 8;
 
 // The one place that knows which rank holds what (architecture.md, "64 leaves"); loaders, kernels
 // and collectives ask it.
@@ -88,6 +91,10 @@ class ShardMap {
 
 // Cuts positions [range.begin, range.end) into maximal subtrees, in order.
 std::vector<Subtree> maximal_subtrees(IndexRange range);
+
+// True if they are complete subtrees of a tree of `leaves` leaves, disjoint and in tree order: what
+// reduce_tree takes.
+bool are_subtrees(const std::vector<Subtree>& subtrees, int64_t leaves);
 
 // Reduces present subtrees of a tree of `leaves` leaves in the fixed order: `combine(into, from)`
 // adds item `from` into item `into`, both indices of `present`, which is in tree order and

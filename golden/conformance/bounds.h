@@ -22,6 +22,8 @@ inline constexpr double kLogUnits = 2;       // C3.2: 1 ulp
 inline constexpr double kSigmoidUnits = 4;   // C3.3: 2 ulp
 inline constexpr double kSiluUnits = 6;      // C3.3: 3 ulp
 inline constexpr double kSoftplusUnits = 4;  // C3.4: 2 ulp
+// exp of less is 0 in canonical arithmetic (C3.1), and below 2^-126 in truth: what flushes count.
+inline constexpr double kExpUnderflow = -87.5;
 // First-order bounds are multiplied by this for their second-order terms, which are below 1 % as
 // long as relative errors are (else nothing is promised).
 inline constexpr double kSecondOrder = 1.01;

@@ -14,8 +14,9 @@ std::vector<OpCase> make_cases() {
   internal::add_quantize_cases(cases);
   internal::add_row_cases(cases);
   internal::add_hyper_connection_cases(cases);
-  internal::add_attention_cases(cases);
+  internal::add_key_value_cases(cases);
   internal::add_selection_cases(cases);
+  internal::add_attention_cases(cases);
   internal::add_moe_cases(cases);
   internal::add_engram_cases(cases);
   std::map<std::string, int64_t> count;

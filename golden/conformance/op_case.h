@@ -74,6 +74,7 @@ void add_linear_cases(std::vector<OpCase>& cases);
 void add_quantize_cases(std::vector<OpCase>& cases);
 void add_row_cases(std::vector<OpCase>& cases);
 void add_hyper_connection_cases(std::vector<OpCase>& cases);
+void add_key_value_cases(std::vector<OpCase>& cases);
 void add_attention_cases(std::vector<OpCase>& cases);
 void add_selection_cases(std::vector<OpCase>& cases);
 void add_moe_cases(std::vector<OpCase>& cases);

@@ -9,8 +9,8 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <limits>
-#include <utility>
 
 #include "sim/kernels/kernel_tables.h"
 #include "sim/kernels/math-inl.h"
@@ -45,11 +45,31 @@ void compress_pool(const float* values, const float* gates, int64_t groups, int6
   }
 }
 
-// A partial of sixteen heads, one a lane: maximum, sum, and outputs [16, padded channels].
+// Up to sixteen heads of one query row, one a lane.
+struct HeadBlock {
+  int64_t first, count;
+};
+inline HeadBlock head_block(int64_t first, int64_t heads) {
+  return {first, std::min(kAttentionHeads, heads - first)};
+}
+
+// A partial of a block of heads: maximum, sum, and outputs [heads, channels padded to 16].
 struct Partial {
   F16 maximum, sum;
-  float* out;
+  float* slot;       // room for outputs
+  const float* out;  // the outputs: in `slot`, or in the memory that they came from
 };
+
+// Largest score of keys [begin, begin + count), count > 0.
+inline F16 largest_score(const AttentionRow& row, int64_t first_head, int64_t begin,
+                         int64_t count) {
+  const float* dots = row.dots + begin * row.head_stride + first_head;
+  const F16 scale = broadcast(row.scale);
+  F16 maximum = load(dots) * scale;
+  for (int64_t i = 1; i < count; ++i)
+    maximum = max_of(maximum, load(dots + i * row.head_stride) * scale);
+  return maximum;
+}
 
 // Outputs of a micro-kernel: heads by groups of sixteen channels. Sixteen accumulators of 32
 // registers, or of 16.
@@ -63,90 +83,161 @@ inline constexpr int kOutHeads = 4, kOutGroups = 4;
 inline constexpr int kOutHeads = 4, kOutGroups = 1;
 #endif
 
-// One walk of the tree C2.5 for sixteen heads of one query row.
-template <typename T>
-class LeafWalk {
+// Walks of the tree C2.5 for a block of heads of one query row. `Walk`, which derives from it, has
+// the units that the tree starts from:
+//   bool has(subtree)              is there a unit in it?
+//   bool is_unit(subtree)          is it one, and not made of smaller ones? has(subtree) is true
+//   void fill(subtree, partial)    the unit's partial
+template <typename Walk>
+class TreeWalk {
  public:
-  LeafWalk(const AttentionRow& row, int64_t first_head)
-      : row_(row),
-        first_head_(first_head),
-        heads_(std::min(kAttentionHeads, row.heads - first_head)),
-        channels_(row.values.columns),
-        next_(row.scratch),
-        probabilities_(row.scratch + kAttentionHeads * 7 * channels_) {}
+  TreeWalk(HeadBlock heads, int64_t channels, int64_t width, float* slots)
+      : heads_(heads), channels_(channels), width_(width), next_slot_(slots) {}
 
-  void run() {
-    const int64_t keys = row_.leaf_begin[kAttentionLeaves];
-    if (row_.narrow && keys > 0) list_maximum_ = largest_score(0, keys);
-    Partial result = make_partial();
-    const bool found = node(0, 1, result);
-    for (int64_t h = 0; h < heads_; ++h) write_head(h, found, result);
-  }
-
- private:
   Partial make_partial() {
-    Partial partial{zero(), zero(), next_};
-    next_ += kAttentionHeads * channels_;
+    Partial partial{zero(), zero(), next_slot_, next_slot_};
+    next_slot_ += kAttentionHeads * width_;
     return partial;
   }
 
-  // Leaves first, first + step, ...: false if all are empty. Children pair leaf i with i + 32, then
-  // + 16, ..., + 1.
-  bool node(int64_t first, int64_t step, Partial& to) {
-    if (step == kAttentionLeaves) return leaf(first, to);
-    const bool lower = node(first, 2 * step, to);
-    Partial other = make_partial();
-    const bool upper = node(first + step, 2 * step, other);
-    if (lower && upper) {
-      merge(to, other);
-    } else if (upper) {
-      std::swap_ranges(to.out, to.out + kAttentionHeads * channels_, other.out);
-      to.maximum = other.maximum, to.sum = other.sum;
+  // The partial of what is in `subtree`: false if that is nothing.
+  bool node(const Subtree& subtree, Partial& to) {
+    if (!walk().has(subtree)) return false;
+    if (walk().is_unit(subtree)) {
+      walk().fill(subtree, to);
+      return true;
     }
-    next_ -= kAttentionHeads * channels_;
-    return lower || upper;
+    const int64_t half = subtree.count / 2;
+    const Subtree upper{subtree.begin + half, half};
+    if (!node({subtree.begin, half}, to)) return node(upper, to);
+    Partial other = make_partial();
+    if (node(upper, other)) merge(to, other);
+    next_slot_ = other.slot;
+    return true;
   }
 
-  // Largest score of keys [begin, begin + count), count > 0.
-  F16 largest_score(int64_t begin, int64_t count) const {
-    const float* dots = row_.dots + begin * row_.head_stride + first_head_;
-    const F16 scale = broadcast(row_.scale);
-    F16 maximum = load(dots) * scale;
-    for (int64_t i = 1; i < count; ++i)
-      maximum = max_of(maximum, load(dots + i * row_.head_stride) * scale);
-    return maximum;
+  // C7.6.
+  void write(bool found, const Partial& result, const AttentionOutput& output) const {
+    F16 denominator = result.sum;
+    if (output.sink != nullptr) {
+      const F16 sink = load_up_to(output.sink + heads_.first, heads_.count);
+      denominator = denominator + exp(sink - result.maximum);
+    }
+    const F16 none = broadcast(-std::numeric_limits<float>::infinity());
+    const F16 lse = found ? result.maximum + log(result.sum) : none;
+    store_up_to(lse, heads_.count, output.lse + heads_.first);
+    alignas(64) float denominators[kAttentionHeads];
+    store_bits(denominator, denominators);
+    for (int64_t h = 0; h < heads_.count; ++h) {
+      const F16 divisor = broadcast(denominators[h]);
+      for (int64_t c = 0; c < channels_; c += kLanes) {
+        const int64_t left = channels_ - c;
+        const F16 out = found ? load(result.out + h * width_ + c) / divisor : zero();
+        if (output.out.type == ElementType::kBf16) {
+          store_up_to(out, left, output.out.template row<uint16_t>(heads_.first + h) + c);
+        } else {
+          store_up_to(out, left, output.out.template row<float>(heads_.first + h) + c);
+        }
+      }
+    }
   }
+
+  // As the partial of subtree `index`.
+  void write(const Partial& result, const PartialRow<float>& to, int64_t index) const {
+    const int64_t first = to.place(index, heads_.first);
+    store_up_to(result.maximum, heads_.count, to.maximum + first);
+    store_up_to(result.sum, heads_.count, to.sum + first);
+    for (int64_t h = 0; h < heads_.count; ++h) {
+      for (int64_t c = 0; c < channels_; c += kLanes) {
+        store_up_to(load(result.out + h * width_ + c), channels_ - c,
+                    to.out + (first + h) * channels_ + c);
+      }
+    }
+  }
+
+ protected:
+  const HeadBlock heads_;
+  const int64_t channels_;
+  const int64_t width_;  // channels padded to 16
+
+ private:
+  Walk& walk() { return static_cast<Walk&>(*this); }
+
+  // C7.5.
+  void merge(Partial& a, const Partial& b) const {
+    const F16 maximum = max_of(a.maximum, b.maximum);
+    const F16 x = exp(a.maximum - maximum), y = exp(b.maximum - maximum);
+    alignas(64) float x_by_head[kAttentionHeads], y_by_head[kAttentionHeads];
+    store_bits(x, x_by_head);
+    store_bits(y, y_by_head);
+    for (int64_t h = 0; h < heads_.count; ++h) {
+      const F16 head_x = broadcast(x_by_head[h]), head_y = broadcast(y_by_head[h]);
+      const float* lower = a.out + h * width_;
+      const float* upper = b.out + h * width_;
+      float* to = a.slot + h * width_;
+      for (int64_t c = 0; c < width_; c += kLanes) {
+        store_bits(fma(load(lower + c), head_x, load(upper + c) * head_y), to + c);
+      }
+    }
+    a.out = a.slot;
+    a.sum = fma(a.sum, x, b.sum * y);
+    a.maximum = maximum;
+  }
+
+  float* next_slot_;  // a stack of partials
+};
+
+// From the leaves of a row.
+template <typename T>
+class LeafWalk : public TreeWalk<LeafWalk<T>> {
+ public:
+  // `list_maximum` is read in narrow rows.
+  LeafWalk(const AttentionRow& row, HeadBlock heads, bool narrow, F16 list_maximum)
+      : TreeWalk<LeafWalk<T>>(heads, row.channels, row.values.columns, row.scratch),
+        row_(row),
+        narrow_(narrow),
+        list_maximum_(list_maximum),
+        probabilities_(row.scratch + kAttentionHeads * 7 * row.values.columns) {}
+
+  bool has(const Subtree& subtree) const {
+    const int64_t* begin = row_.position_begin + (subtree.begin - row_.first_position);
+    return begin[0] < begin[subtree.count];
+  }
+  bool is_unit(const Subtree& subtree) const { return subtree.count == 1; }
 
   // C7.4.
-  bool leaf(int64_t index, Partial& to) {
-    const int64_t begin = row_.leaf_begin[index], count = row_.leaf_begin[index + 1] - begin;
-    if (count == 0) return false;
-    const float* dots = row_.dots + begin * row_.head_stride + first_head_;
+  void fill(const Subtree& leaf, Partial& to) {
+    const int64_t* place = row_.position_begin + (leaf.begin - row_.first_position);
+    const int64_t begin = place[0], count = place[1] - begin;
+    const float* dots = row_.dots + begin * row_.head_stride + heads_.first;
     const F16 scale = broadcast(row_.scale);
-    const F16 maximum = row_.narrow ? list_maximum_ : largest_score(begin, count);
+    const F16 maximum = narrow_ ? list_maximum_ : largest_score(row_, heads_.first, begin, count);
     const F16 below = negate(maximum);
     F16 sum = zero();
     for (int64_t i = 0; i < count; ++i) {
       const F16 p = exp(fma(load(dots + i * row_.head_stride), scale, below));
       sum = sum + p;
-      store_bits(row_.narrow ? round_bf16(p) : p, probabilities_ + i * kAttentionHeads);
+      store_bits(narrow_ ? round_bf16(p) : p, probabilities_ + i * kAttentionHeads);
     }
-    to.maximum = maximum, to.sum = sum;
+    to.maximum = maximum, to.sum = sum, to.out = to.slot;
     const T* values = row_.values.row<T>(begin);
     int64_t c = 0;
-    for (; c + kOutGroups * kLanes <= channels_; c += kOutGroups * kLanes) {
-      weighted_sums<kOutGroups>(values + c, count, to.out + c);
+    for (; c + kOutGroups * kLanes <= width_; c += kOutGroups * kLanes) {
+      weighted_sums<kOutGroups>(values + c, count, to.slot + c);
     }
-    for (; c < channels_; c += kLanes) weighted_sums<1>(values + c, count, to.out + c);
-    return true;
+    for (; c < width_; c += kLanes) weighted_sums<1>(values + c, count, to.slot + c);
   }
+
+ private:
+  using TreeWalk<LeafWalk<T>>::heads_;
+  using TreeWalk<LeafWalk<T>>::width_;
 
   template <int kGroups>
   void weighted_sums(const T* values, int64_t count, float* out) {
     int64_t h = 0;
-    for (; h + kOutHeads <= heads_; h += kOutHeads)
+    for (; h + kOutHeads <= heads_.count; h += kOutHeads)
       weighted_sum_block<kOutHeads, kGroups>(values, count, h, out);
-    for (; h < heads_; ++h) weighted_sum_block<1, kGroups>(values, count, h, out);
+    for (; h < heads_.count; ++h) weighted_sum_block<1, kGroups>(values, count, h, out);
   }
 
   template <int kHeads, int kGroups>
@@ -157,7 +248,7 @@ class LeafWalk {
     }
     for (int64_t i = 0; i < count; ++i) {
       F16 value[kGroups];
-      for (int g = 0; g < kGroups; ++g) value[g] = load(values + i * channels_ + g * kLanes);
+      for (int g = 0; g < kGroups; ++g) value[g] = load(values + i * width_ + g * kLanes);
       for (int h = 0; h < kHeads; ++h) {
         const F16 p = broadcast(probabilities_[i * kAttentionHeads + head + h]);
         for (int g = 0; g < kGroups; ++g) acc[h][g] = fma(p, value[g], acc[h][g]);
@@ -165,72 +256,169 @@ class LeafWalk {
     }
     for (int h = 0; h < kHeads; ++h) {
       for (int g = 0; g < kGroups; ++g)
-        store_bits(acc[h][g], out + (head + h) * channels_ + g * kLanes);
-    }
-  }
-
-  // C7.5.
-  void merge(Partial& a, const Partial& b) {
-    const F16 maximum = max_of(a.maximum, b.maximum);
-    const F16 x = exp(a.maximum - maximum), y = exp(b.maximum - maximum);
-    alignas(64) float x_by_head[kAttentionHeads], y_by_head[kAttentionHeads];
-    store_bits(x, x_by_head);
-    store_bits(y, y_by_head);
-    for (int64_t h = 0; h < heads_; ++h) {
-      const F16 head_x = broadcast(x_by_head[h]), head_y = broadcast(y_by_head[h]);
-      float* to = a.out + h * channels_;
-      const float* from = b.out + h * channels_;
-      for (int64_t c = 0; c < channels_; c += kLanes) {
-        store_bits(fma(load(to + c), head_x, load(from + c) * head_y), to + c);
-      }
-    }
-    a.sum = fma(a.sum, x, b.sum * y);
-    a.maximum = maximum;
-  }
-
-  // C7.6.
-  void write_head(int64_t h, bool found, const Partial& result) {
-    const int64_t head = first_head_ + h;
-    F16 denominator = result.sum;
-    if (row_.sink != nullptr) {
-      const F16 sink = load_up_to(row_.sink + first_head_, heads_);
-      denominator = denominator + exp(sink - result.maximum);
-    }
-    alignas(64) float denominators[kAttentionHeads], lse[kAttentionHeads];
-    store_bits(denominator, denominators);
-    store(result.maximum + log(result.sum), lse);
-    row_.lse[head] = found ? lse[h] : -std::numeric_limits<float>::infinity();
-    const F16 divisor = broadcast(denominators[h]);
-    for (int64_t c = 0; c < row_.channels; c += kLanes) {
-      const int64_t left = row_.channels - c;
-      const F16 out = found ? load(result.out + h * channels_ + c) / divisor : zero();
-      if (row_.out.type == ElementType::kBf16) {
-        store_up_to(out, left, row_.out.row<uint16_t>(head) + c);
-      } else {
-        store_up_to(out, left, row_.out.row<float>(head) + c);
-      }
+        store_bits(acc[h][g], out + (head + h) * width_ + g * kLanes);
     }
   }
 
   const AttentionRow& row_;
-  const int64_t first_head_, heads_;
-  const int64_t channels_;     // padded to 16
-  F16 list_maximum_ = zero();  // over all leaves, in narrow rows
-  float* next_;                // a stack of partials
-  float* probabilities_;       // [keys of a leaf, 16]
+  const bool narrow_;
+  const F16 list_maximum_;  // over all leaves
+  float* probabilities_;    // [keys of a leaf, 16]
 };
 
-void attend(const AttentionRow& row) {
+// From partials in memory, for heads that have the same of them.
+class PartialWalk : public TreeWalk<PartialWalk> {
+ public:
+  // `begins` has a bit for the first tree position of every subtree, `present` for those that the
+  // heads have.
+  PartialWalk(const PartialRow<const float>& row, HeadBlock heads, int64_t channels, int64_t width,
+              uint64_t begins, uint64_t present, float* slots)
+      : TreeWalk<PartialWalk>(heads, channels, width, slots),
+        row_(row),
+        begins_(begins),
+        present_(present) {}
+
+  bool has(const Subtree& subtree) const {
+    return (present_ >> subtree.begin & below(subtree.count)) != 0;
+  }
+  bool is_unit(const Subtree& subtree) const {
+    return (present_ >> subtree.begin & 1) != 0 &&
+           row_.subtrees[index_of(subtree)].count == subtree.count;
+  }
+
+  void fill(const Subtree& subtree, Partial& to) const {
+    const int64_t first = row_.place(index_of(subtree), heads_.first);
+    to.maximum = load_up_to(row_.maximum + first, heads_.count);
+    to.sum = load_up_to(row_.sum + first, heads_.count);
+    const float* from = row_.out + first * channels_;
+    to.out = from;
+    if (channels_ == width_) return;
+    for (int64_t h = 0; h < heads_.count; ++h) {
+      for (int64_t c = 0; c < channels_; c += kLanes) {
+        store_bits(load_up_to(from + h * channels_ + c, channels_ - c), to.slot + h * width_ + c);
+      }
+    }
+    to.out = to.slot;
+  }
+
+ private:
+  // Bits 0 to count - 1.
+  static uint64_t below(int64_t count) {
+    return count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  }
+  int64_t index_of(const Subtree& subtree) const {
+    return std::popcount(begins_ & below(subtree.begin));
+  }
+
+  const PartialRow<const float>& row_;
+  const uint64_t begins_, present_;
+};
+
+void maximum(const AttentionRow& row, float* maximum) {
+  const int64_t keys = row.values.rows;
+  for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
+    const HeadBlock heads = head_block(head, row.heads);
+    const F16 largest = keys > 0 ? largest_score(row, head, 0, keys)
+                                 : broadcast(-std::numeric_limits<float>::infinity());
+    store_up_to(largest, heads.count, maximum + head);
+  }
+}
+
+template <typename T>
+void attend_heads(const AttentionRow& row, HeadBlock heads, bool narrow,
+                  const AttentionOutput& output) {
+  const int64_t keys = row.values.rows;
+  LeafWalk<T> walk(row, heads, narrow,
+                   narrow && keys > 0 ? largest_score(row, heads.first, 0, keys) : zero());
+  Partial result = walk.make_partial();
+  const bool found = walk.node({0, kCanonicalLeaves}, result);
+  walk.write(found, result, output);
+}
+
+void attend(const AttentionRow& row, bool narrow, const AttentionOutput& output) {
   for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
     if (row.values.type == ElementType::kBf16) {
-      LeafWalk<uint16_t>(row, head).run();
+      attend_heads<uint16_t>(row, head_block(head, row.heads), narrow, output);
     } else {
-      LeafWalk<float>(row, head).run();
+      attend_heads<float>(row, head_block(head, row.heads), narrow, output);
     }
   }
 }
 
-inline constexpr AttentionKernels kAttentionKernels = {compress_pool, attend};
+template <typename T>
+void partials_of_heads(const AttentionRow& row, HeadBlock heads, const float* list_maximum,
+                       const PartialRow<float>& partials) {
+  const bool narrow = list_maximum != nullptr;
+  LeafWalk<T> walk(row, heads, narrow,
+                   narrow ? load_up_to(list_maximum + heads.first, heads.count) : zero());
+  Partial result = walk.make_partial();
+  for (int64_t i = 0; i < partials.count; ++i) {
+    if (walk.node(partials.subtrees[i], result)) walk.write(result, partials, i);
+  }
+}
+
+void partials(const AttentionRow& row, const float* list_maximum,
+              const PartialRow<float>& partials) {
+  for (int64_t i = 0; i < partials.count; ++i) {
+    const Subtree& subtree = partials.subtrees[i];
+    const int64_t* begin = row.position_begin + (subtree.begin - row.first_position);
+    if (begin[0] < begin[subtree.count]) continue;
+    const int64_t first = partials.place(i, 0);
+    std::fill_n(partials.maximum + first, row.heads, -std::numeric_limits<float>::infinity());
+    std::fill_n(partials.sum + first, row.heads, 0.0f);
+    std::fill_n(partials.out + first * row.channels, row.heads * row.channels, 0.0f);
+  }
+  for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
+    if (row.values.type == ElementType::kBf16) {
+      partials_of_heads<uint16_t>(row, head_block(head, row.heads), list_maximum, partials);
+    } else {
+      partials_of_heads<float>(row, head_block(head, row.heads), list_maximum, partials);
+    }
+  }
+}
+
+// Absent partials of sixteen heads have a 1 in their lane: C7.7. One of a leaf whose scores are all
+// -inf has that maximum too, and a sum that is no zero.
+inline F16 absence(F16 maximum, F16 sum) {
+  const F16 one = broadcast(1.0f);
+  const F16 no_sum = select(sum == zero(), one, zero());
+  return select(maximum == broadcast(-std::numeric_limits<float>::infinity()), no_sum, zero());
+}
+
+void merge(const PartialRow<const float>& row, int64_t heads, int64_t channels,
+           const AttentionOutput& output, float* scratch) {
+  const int64_t width = (channels + kLanes - 1) / kLanes * kLanes;
+  uint64_t begins = 0;
+  for (int64_t i = 0; i < row.count; ++i) begins |= uint64_t{1} << row.subtrees[i].begin;
+  for (int64_t head = 0; head < heads; head += kAttentionHeads) {
+    const HeadBlock block = head_block(head, heads);
+    uint64_t present[kAttentionHeads] = {};  // as PartialWalk's
+    for (int64_t i = 0; i < row.count; ++i) {
+      const int64_t first = row.place(i, head);
+      alignas(64) float absent[kAttentionHeads];
+      store_bits(absence(load_up_to(row.maximum + first, block.count),
+                         load_up_to(row.sum + first, block.count)),
+                 absent);
+      for (int64_t h = 0; h < block.count; ++h) {
+        present[h] |= uint64_t{absent[h] == 0} << row.subtrees[i].begin;
+      }
+    }
+    // Partials of attention_partials are there for all heads or for none. Others are walked head by
+    // head.
+    bool same = true;
+    for (int64_t h = 1; h < block.count; ++h) same = same && present[h] == present[0];
+    const int64_t step = same ? block.count : 1;
+    for (int64_t h = 0; h < block.count; h += step) {
+      PartialWalk walk(row, {head + h, step}, channels, width, begins, present[h], scratch);
+      Partial result = walk.make_partial();
+      const bool found = walk.node({0, kCanonicalLeaves}, result);
+      walk.write(found, result, output);
+    }
+  }
+}
+
+inline constexpr AttentionKernels kAttentionKernels = {compress_pool, maximum, attend, partials,
+                                                       merge};
 
 }  // namespace
 #endif  // DEEPINFER_SIM_HAVE_LANES

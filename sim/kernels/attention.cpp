@@ -25,11 +25,28 @@ const AttentionKernels& attention_kernels(Target target) {
   return scalar_attention_kernels();
 }
 
-constexpr int64_t kTileKeys = 8;  // C7.3
 constexpr int64_t kPadding = 16;  // of heads and channels, to whole groups of lanes
 
 int64_t padded(int64_t count) { return (count + kPadding - 1) / kPadding * kPadding; }
-int64_t leaf_of(int64_t global_index) { return global_index / kTileKeys % kAttentionLeaves; }
+
+size_t element_bytes(ElementType type) {
+  return type == ElementType::kBf16 ? sizeof(uint16_t) : sizeof(float);
+}
+// Rows [first, first + count).
+RowView rows_from(const RowView& x, int64_t first, int64_t count) {
+  RowView part = x;
+  part.data = static_cast<const uint8_t*>(x.data) +
+              static_cast<size_t>(first * x.row_stride) * element_bytes(x.type);
+  part.rows = count;
+  return part;
+}
+MutableRowView rows_from(const MutableRowView& x, int64_t first, int64_t count) {
+  MutableRowView part = x;
+  part.data = static_cast<uint8_t*>(x.data) +
+              static_cast<size_t>(first * x.row_stride) * element_bytes(x.type);
+  part.rows = count;
+  return part;
+}
 
 GemmOperand operand(const RowView& x) {
   return x.type == ElementType::kBf16
@@ -37,109 +54,153 @@ GemmOperand operand(const RowView& x) {
              : fp32_operand(static_cast<const float*>(x.data), x.row_stride);
 }
 
-// The keys of one row in the order of C7.3: by leaf, in a leaf the window's ascending, then the
-// compressed.
+// The first `count` elements of a buffer that grows as needed and does not shrink.
+template <typename T>
+T* at_least(std::vector<T>& buffer, int64_t count) {
+  if (buffer.size() < static_cast<size_t>(count)) buffer.resize(static_cast<size_t>(count));
+  return buffer.data();
+}
+
+// Tree positions of the leaves of KV tiles.
+const std::array<int64_t, kCanonicalLeaves>& position_of_leaf() {
+  static const std::array<int64_t, kCanonicalLeaves> positions = [] {
+    const ShardMap map = ShardMap::interleaved("KV tiles", 1);
+    std::array<int64_t, kCanonicalLeaves> made;
+    for (size_t leaf = 0; leaf < made.size(); ++leaf) {
+      made[leaf] = map.position_of_leaf(static_cast<int64_t>(leaf));
+    }
+    return made;
+  }();
+  return positions;
+}
+
+// A key of a row's list.
+struct ListedKey {
+  bool in_window;
+  int64_t row;       // of window, or of compressed
+  int64_t position;  // in the tree
+};
+
+// The keys of one row in the order of tree positions, which are a range: at a position (a leaf) the
+// window's ascending, then the compressed (C7.3).
 class KeyList {
  public:
-  void build(const SparseAttention& args, int64_t row) {
-    window_.clear();
-    compressed_.clear();
-    collect(args.window_index + row * args.window_count, args.window_count, args.window.rows,
-            window_);
-    collect(args.compressed_index + row * args.compressed_count, args.compressed_count,
-            args.compressed.rows, compressed_);
-    begin_.fill(0);
-    const int64_t first = args.window_first_position;
-    for (const int64_t i : window_) ++begin_[static_cast<size_t>(leaf_of(first + i) + 1)];
-    for (const int64_t i : compressed_) ++begin_[static_cast<size_t>(leaf_of(i) + 1)];
-    longest_ = *std::max_element(begin_.begin(), begin_.end());
-    for (size_t leaf = 1; leaf < begin_.size(); ++leaf) begin_[leaf] += begin_[leaf - 1];
-    places_.resize(window_.size() + compressed_.size());
-    std::array<int64_t, kAttentionLeaves + 1> next = begin_;
-    for (const int64_t i : window_) place(next, leaf_of(first + i), {true, i});
-    for (const int64_t i : compressed_) place(next, leaf_of(i), {false, i});
-  }
+  explicit KeyList(IndexRange positions)
+      : positions_(positions), begin_(static_cast<size_t>(positions.count()) + 1) {}
 
-  // Copies the keys, padded with +0 to `width` channels.
-  template <typename T>
-  void gather(const SparseAttention& args, int64_t width, T* keys) const {
-    for (const Place& place : places_) {
-      const T* from = (place.in_window ? args.window : args.compressed).row<T>(place.row);
-      std::fill(std::copy_n(from, args.q.columns, keys), keys + width, T{0});
-      keys += width;
+  // window(i) and entry(i) are the tree positions of row i of window and of compressed. Returns a
+  // key outside of the range, if there is one.
+  template <typename Window, typename Entry>
+  std::optional<ListedKey> build(const AttentionLists& lists, int64_t row, const Window& window,
+                                 const Entry& entry) {
+    listed_.clear();
+    collect(lists.window_index + row * lists.window_count, lists.window_count, lists.window.rows);
+    for (const int64_t i : rows_) listed_.push_back({true, i, window(i)});
+    collect(lists.compressed_index + row * lists.compressed_count, lists.compressed_count,
+            lists.compressed.rows);
+    for (const int64_t i : rows_) listed_.push_back({false, i, entry(i)});
+
+    std::fill(begin_.begin(), begin_.end(), 0);
+    for (const ListedKey& key : listed_) {
+      if (!positions_.contains(key.position)) return key;
+      ++begin_[place(key) + 1];
     }
+    longest_ = *std::max_element(begin_.begin(), begin_.end());
+    for (size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
+    next_ = begin_;
+    keys_.resize(listed_.size());
+    for (const ListedKey& key : listed_) keys_[static_cast<size_t>(next_[place(key)]++)] = key;
+    return {};
   }
 
-  int64_t size() const { return static_cast<int64_t>(places_.size()); }
+  const std::vector<ListedKey>& keys() const { return keys_; }
   int64_t longest_leaf() const { return longest_; }
-  const int64_t* leaf_begin() const { return begin_.data(); }
+  int64_t first_position() const { return positions_.begin; }
+  const int64_t* position_begin() const { return begin_.data(); }
 
  private:
-  struct Place {
-    bool in_window;
-    int64_t row;
-  };
-
-  static void collect(const int32_t* index, int64_t count, int64_t rows, std::vector<int64_t>& to) {
+  // The used ones of `index`, ascending, to rows_.
+  void collect(const int32_t* index, int64_t count, int64_t rows) {
+    rows_.clear();
     for (int64_t i = 0; i < count; ++i) {
       DEEPINFER_ASSERT(index[i] >= -1 && index[i] < rows,
                        "index " << index[i] << " of " << rows << " rows");
-      if (index[i] >= 0) to.push_back(index[i]);
+      if (index[i] >= 0) rows_.push_back(index[i]);
     }
-    if (!std::is_sorted(to.begin(), to.end())) std::sort(to.begin(), to.end());
+    if (!std::is_sorted(rows_.begin(), rows_.end())) std::sort(rows_.begin(), rows_.end());
   }
-  void place(std::array<int64_t, kAttentionLeaves + 1>& next, int64_t leaf, Place key) {
-    places_[static_cast<size_t>(next[static_cast<size_t>(leaf)]++)] = key;
+  size_t place(const ListedKey& key) const {
+    return static_cast<size_t>(key.position - positions_.begin);
   }
 
-  std::vector<int64_t> window_, compressed_;
-  std::vector<Place> places_;
-  std::array<int64_t, kAttentionLeaves + 1> begin_ = {};
+  IndexRange positions_;
+  std::vector<int64_t> begin_, next_;  // [positions + 1]
+  std::vector<int64_t> rows_;
+  std::vector<ListedKey> listed_, keys_;
   int64_t longest_ = 0;
 };
 
-template <typename T>
-void attend_rows(const SparseAttention& args, const AttentionKernels& kernels, Target target) {
-  const int64_t heads = args.heads, channels = args.q.columns;
-  const int64_t width = padded(channels), head_stride = padded(heads);
-  KeyList list;
-  std::vector<T> keys;
-  std::vector<float> dots, scratch;
-  for (int64_t t = 0; t < args.q.rows / heads; ++t) {
-    list.build(args, t);
-    const int64_t count = list.size();
-    keys.resize(static_cast<size_t>(count * width));
-    dots.resize(static_cast<size_t>(count * head_stride));
-    scratch.resize(static_cast<size_t>(attention_scratch_floats(width, list.longest_leaf())));
-    list.gather(args, width, keys.data());
-    const RowView values = view(keys.data(), count, width);
-    const RowView q{args.q.type,
-                    args.q.type == ElementType::kBf16
-                        ? static_cast<const void*>(args.q.row<uint16_t>(t * heads))
-                        : static_cast<const void*>(args.q.row<float>(t * heads)),
-                    heads, channels, args.q.row_stride};
-    // Keys times queries, so that the heads of a key lie side by side.
-    gemm(count, heads, channels, operand(values), operand(q), fp32_output(dots.data(), head_stride),
-         {.target = target});
-    MutableRowView out = args.out;
-    out.data = out.type == ElementType::kBf16
-                   ? static_cast<void*>(args.out.row<uint16_t>(t * heads))
-                   : static_cast<void*>(args.out.row<float>(t * heads));
-    const AttentionRow row = {dots.data(),
-                              head_stride,
-                              list.leaf_begin(),
-                              values,
-                              heads,
-                              channels,
-                              args.sink,
-                              args.scale,
-                              args.narrow,
-                              out,
-                              args.lse + t * heads,
-                              scratch.data()};
-    run_canonical(kernels, scalar_attention_kernels(),
-                  [&](const AttentionKernels& chosen) { chosen.attend(row); });
+// The keys of one row side by side, and their products with its heads. Memory is kept from row to
+// row.
+class GatheredKeys {
+ public:
+  GatheredKeys(const AttentionLists& lists, Target target)
+      : lists_(lists),
+        target_(target),
+        type_(lists.window_count > 0 ? lists.window.type : lists.compressed.type),
+        width_(padded(lists.q.columns)),
+        head_stride_(padded(lists.heads)) {}
+
+  // Valid until the next call.
+  AttentionRow gather(int64_t row, const KeyList& list) {
+    const int64_t count = static_cast<int64_t>(list.keys().size());
+    const size_t key_bytes = static_cast<size_t>(lists_.q.columns) * element_bytes(type_);
+    const size_t width_bytes = static_cast<size_t>(width_) * element_bytes(type_);
+    uint8_t* to = at_least(keys_, count * static_cast<int64_t>(width_bytes));
+    const RowView values{type_, to, count, width_, width_};
+    for (const ListedKey& key : list.keys()) {
+      const RowView from = rows_from(key.in_window ? lists_.window : lists_.compressed, key.row, 1);
+      std::copy_n(static_cast<const uint8_t*>(from.data), key_bytes, to);
+      std::fill(to + key_bytes, to + width_bytes, uint8_t{0});
+      to += width_bytes;
+    }
+    float* dots = at_least(dots_, count * head_stride_);
+    if (count > 0) {
+      // Keys times queries, so that the heads of a key lie side by side.
+      gemm(count, lists_.heads, lists_.q.columns, operand(values),
+           operand(rows_from(lists_.q, row * lists_.heads, lists_.heads)),
+           fp32_output(dots, head_stride_), {.target = target_});
+    }
+    return {dots,
+            head_stride_,
+            list.position_begin(),
+            list.first_position(),
+            values,
+            lists_.heads,
+            lists_.q.columns,
+            lists_.scale,
+            at_least(scratch_, attention_scratch_floats(width_, list.longest_leaf()))};
   }
+
+ private:
+  const AttentionLists& lists_;
+  const Target target_;
+  const ElementType type_;
+  const int64_t width_, head_stride_;
+  std::vector<uint8_t> keys_;
+  std::vector<float> dots_, scratch_;
+};
+
+void check_lists(const AttentionLists& args) {
+  DEEPINFER_ASSERT(args.heads > 0 && args.q.rows % args.heads == 0,
+                   "q of " << args.q.rows << " rows, heads " << args.heads);
+  DEEPINFER_ASSERT((args.window_count == 0 || args.window.columns == args.q.columns) &&
+                       (args.compressed_count == 0 || args.compressed.columns == args.q.columns) &&
+                       (args.window_count == 0 || args.compressed_count == 0 ||
+                        args.window.type == args.compressed.type),
+                   "window of " << args.window.columns << " columns, compressed of "
+                                << args.compressed.columns << ", q of " << args.q.columns
+                                << ", or two types of keys");
 }
 
 }  // namespace
@@ -154,25 +215,100 @@ void compress_pool(const float* values, const float* gates, int64_t groups, int6
 }
 
 void sparse_attention(const SparseAttention& args, Target target) {
-  DEEPINFER_ASSERT(args.heads > 0 && args.q.rows % args.heads == 0 &&
-                       args.out.rows == args.q.rows && args.out.columns == args.q.columns &&
+  check_lists(args);
+  DEEPINFER_ASSERT(args.out.rows == args.q.rows && args.out.columns == args.q.columns &&
                        args.window_first_position >= 0,
-                   "q [" << args.q.rows << ", " << args.q.columns << "], heads " << args.heads
-                         << ", out [" << args.out.rows << ", " << args.out.columns
-                         << "], first position " << args.window_first_position);
-  DEEPINFER_ASSERT((args.window_count == 0 || args.window.columns == args.q.columns) &&
-                       (args.compressed_count == 0 || args.compressed.columns == args.q.columns) &&
-                       (args.window_count == 0 || args.compressed_count == 0 ||
-                        args.window.type == args.compressed.type),
-                   "window of " << args.window.columns << " columns, compressed of "
-                                << args.compressed.columns << ", q of " << args.q.columns
-                                << ", or two types of keys");
+                   "q [" << args.q.rows << ", " << args.q.columns << "], out [" << args.out.rows
+                         << ", " << args.out.columns << "], first position "
+                         << args.window_first_position);
   const AttentionKernels& kernels = attention_kernels(target);
-  const ElementType type = args.window_count > 0 ? args.window.type : args.compressed.type;
-  if (type == ElementType::kBf16) {
-    attend_rows<uint16_t>(args, kernels, target);
-  } else {
-    attend_rows<float>(args, kernels, target);
+  const auto& positions = position_of_leaf();
+  const auto entry = [&](int64_t i) {
+    return positions[static_cast<size_t>(i / kKvTileEntries % kCanonicalLeaves)];
+  };
+  const auto window = [&](int64_t i) { return entry(args.window_first_position + i); };
+  KeyList list({0, kCanonicalLeaves});
+  GatheredKeys gathered(args, target);
+  for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
+    list.build(args, t, window, entry);
+    const AttentionRow row = gathered.gather(t, list);
+    const AttentionOutput output = {args.sink, rows_from(args.out, t * args.heads, args.heads),
+                                    args.lse + t * args.heads};
+    run_canonical(kernels, scalar_attention_kernels(),
+                  [&](const AttentionKernels& chosen) { chosen.attend(row, args.narrow, output); });
+  }
+}
+
+void attention_maximum(const AttentionLists& args, float* maximum, Target target) {
+  check_lists(args);
+  const AttentionKernels& kernels = attention_kernels(target);
+  const auto first_leaf = [](int64_t) { return int64_t{0}; };  // leaves do not matter
+  KeyList list({0, 1});
+  GatheredKeys gathered(args, target);
+  for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
+    list.build(args, t, first_leaf, first_leaf);
+    const AttentionRow row = gathered.gather(t, list);
+    run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
+      chosen.maximum(row, maximum + t * args.heads);
+    });
+  }
+}
+
+std::optional<MisplacedKey> attention_partials(const AttentionPartials& args, Target target) {
+  check_lists(args);
+  DEEPINFER_ASSERT(args.positions.begin >= 0 && args.positions.begin <= args.positions.end &&
+                       args.positions.end <= kCanonicalLeaves,
+                   "positions " << args.positions.begin << " to " << args.positions.end);
+  const AttentionKernels& kernels = attention_kernels(target);
+  const auto& positions = position_of_leaf();
+  const auto position_of = [&](int64_t index) {
+    return positions[static_cast<size_t>(index / kKvTileEntries % kCanonicalLeaves)];
+  };
+  const auto window = [&](int64_t i) { return position_of(args.window_positions[i]); };
+  const auto entry = [&](int64_t i) { return position_of(args.compressed_entries[i]); };
+  const std::vector<Subtree> subtrees = maximal_subtrees(args.positions);
+  KeyList list(args.positions);
+  GatheredKeys gathered(args, target);
+  for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
+    if (const auto key = list.build(args, t, window, entry)) {
+      return MisplacedKey{t, key->in_window, key->row, key->position};
+    }
+    const AttentionRow row = gathered.gather(t, list);
+    const int64_t first = t * args.heads;
+    const PartialRow<float> partials = {subtrees.data(), static_cast<int64_t>(subtrees.size()),
+                                        args.q.rows,     first,
+                                        args.maximum,    args.sum,
+                                        args.out};
+    const float* list_maximum = args.list_maximum == nullptr ? nullptr : args.list_maximum + first;
+    run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
+      chosen.partials(row, list_maximum, partials);
+    });
+  }
+  return {};
+}
+
+void attention_merge(const AttentionMerge& args, Target target) {
+  DEEPINFER_ASSERT(are_subtrees(args.subtrees, kCanonicalLeaves), args.subtrees.size()
+                                                                      << " subtrees");
+  DEEPINFER_ASSERT(args.out.rows == args.rows * args.heads && args.out.columns == args.channels,
+                   args.rows << " rows of " << args.heads << " heads with " << args.channels
+                             << " channels, out [" << args.out.rows << ", " << args.out.columns
+                             << "]");
+  const AttentionKernels& kernels = attention_kernels(target);
+  std::vector<float> scratch(
+      static_cast<size_t>(attention_scratch_floats(padded(args.channels), 0)));
+  for (int64_t t = 0; t < args.rows; ++t) {
+    const int64_t first = t * args.heads;
+    const PartialRow<const float> partials = {
+        args.subtrees.data(),   static_cast<int64_t>(args.subtrees.size()),
+        args.rows * args.heads, first,
+        args.maximum,           args.sum,
+        args.partial_out};
+    const AttentionOutput output = {args.sink, rows_from(args.out, first, args.heads),
+                                    args.lse + first};
+    run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
+      chosen.merge(partials, args.heads, args.channels, output, scratch.data());
+    });
   }
 }
 

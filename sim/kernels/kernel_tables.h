@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "platform/shard_map.h"
 #include "sim/kernels/row_view.h"
 
 namespace deepinfer {
@@ -94,32 +95,63 @@ struct SelectKernels {
   void (*gate_weights)(const float* chosen, int64_t count, float scaling, float* weights);
 };
 
-// One query row: its keys in the order of leaves.
-struct AttentionRow {
-  const float* dots;          // [keys, head_stride]: q . k, not scaled
-  int64_t head_stride;        // a multiple of 16
-  const int64_t* leaf_begin;  // [65]
-  RowView values;             // [keys, channels padded to 16]
-  int64_t heads, channels;
-  const float* sink;  // [heads], or null
-  float scale;
-  bool narrow;
-  MutableRowView out;  // [heads, channels]
-  float* lse;          // [heads]
-  float* scratch;      // attention_scratch_floats(row)
-};
-inline constexpr int64_t kAttentionLeaves = 64;
 inline constexpr int64_t kAttentionHeads = 16;  // that are worked on at once
+
+// One query row: its keys in the order of tree positions (C7.3).
+struct AttentionRow {
+  const float* dots;    // [keys, head_stride]: q . k, not scaled
+  int64_t head_stride;  // a multiple of 16
+  // Keys position_begin[i] to position_begin[i + 1] are of tree position first_position + i; no key
+  // is elsewhere.
+  const int64_t* position_begin;
+  int64_t first_position;
+  RowView values;  // [keys, channels padded to 16]
+  int64_t heads, channels;
+  float scale;
+  float* scratch;  // attention_scratch_floats()
+};
 // The accumulators of the seven partials that a walk of the tree holds, and the probabilities of
 // one leaf.
 inline int64_t attention_scratch_floats(int64_t padded_channels, int64_t longest_leaf) {
   return kAttentionHeads * (7 * padded_channels + longest_leaf);
 }
 
+// What C7.6 makes of one query row.
+struct AttentionOutput {
+  const float* sink;   // [heads], or null
+  MutableRowView out;  // [heads, channels]
+  float* lse;          // [heads]
+};
+
+// The partials of one query row, among those of all rows and heads.
+template <typename Float>
+struct PartialRow {
+  const Subtree* subtrees;  // in tree order
+  int64_t count;            // of subtrees
+  int64_t stride;           // heads of all rows
+  int64_t first_head;       // the row's
+  Float* maximum;           // [count, stride]
+  Float* sum;               // [count, stride]
+  Float* out;               // [count, stride, channels]
+
+  // Where head `head` of the row is in them.
+  int64_t place(int64_t subtree, int64_t head) const {
+    return subtree * stride + first_head + head;
+  }
+};
+
 struct AttentionKernels {
   void (*compress_pool)(const float* values, const float* gates, int64_t groups, int64_t tokens,
                         int64_t channels, float* pooled);
-  void (*attend)(const AttentionRow& row);
+  // `maximum` [heads].
+  void (*maximum)(const AttentionRow& row, float* maximum);
+  void (*attend)(const AttentionRow& row, bool narrow, const AttentionOutput& output);
+  // `list_maximum` [heads] for narrow rows, else null.
+  void (*partials)(const AttentionRow& row, const float* list_maximum,
+                   const PartialRow<float>& partials);
+  // scratch: attention_scratch_floats(channels padded to 16, 0).
+  void (*merge)(const PartialRow<const float>& partials, int64_t heads, int64_t channels,
+                const AttentionOutput& output, float* scratch);
 };
 
 struct EngramKernels {

@@ -1,5 +1,5 @@
-// Host ops around attention: KV stores, pooling, index scores, selections, sparse attention,
-// sampling.
+// Host ops around attention: KV stores, pooling, index scores, selections, sparse attention whole
+// and by ranks, sampling.
 #include <limits>
 
 #include "sim/kernels/attention.h"
@@ -166,47 +166,183 @@ Tensor block_maxima(const Tensor& scores, const Tensor& blocks, int64_t count) {
   return out;
 }
 
+namespace {
+
+// What the ops of attention have in common: the operands of one, as kernels take them.
+class AttentionOperands {
+ public:
+  AttentionOperands(const char* op, const Tensor& q, const Tensor& window,
+                    const Tensor& window_index, const Tensor& compressed,
+                    const Tensor& compressed_index) {
+    const int64_t rows = q.size(0);
+    TORCH_CHECK(q.dim() == 3 && window.dim() == 2 && window.size(1) == q.size(2) &&
+                    compressed.dim() == 2 && compressed.size(1) == q.size(2) &&
+                    window.scalar_type() == compressed.scalar_type() && window_index.dim() == 2 &&
+                    window_index.size(0) == rows && window_index.scalar_type() == at::kInt &&
+                    compressed_index.dim() == 2 && compressed_index.size(0) == rows &&
+                    compressed_index.scalar_type() == at::kInt,
+                op,
+                ": q [T, H, C], window [N, C], int32 window_index [T, W], compressed [M, C], int32 "
+                "compressed_index [T, K] expected, found ",
+                q.sizes(), ", ", window.sizes(), ", ", window_index.sizes(), ", ",
+                compressed.sizes(), ", ", compressed_index.sizes());
+    q_ = q.contiguous(), window_ = window.contiguous(), compressed_ = compressed.contiguous();
+    window_index_ = window_index.contiguous(), compressed_index_ = compressed_index.contiguous();
+  }
+
+  // The tensors must outlive what they are set in.
+  void set(AttentionLists& args, double scale) const {
+    const int64_t channels = q_.size(2);
+    args.q = rows_view(q_, channels, "q");
+    args.heads = q_.size(1);
+    args.window = rows_view(window_, channels, "window");
+    args.window_index = window_index_.data_ptr<int32_t>();
+    args.window_count = window_index_.size(1);
+    args.compressed = rows_view(compressed_, channels, "compressed");
+    args.compressed_index = compressed_index_.data_ptr<int32_t>();
+    args.compressed_count = compressed_index_.size(1);
+    args.scale = static_cast<float>(scale);
+  }
+
+ private:
+  Tensor q_, window_, compressed_, window_index_, compressed_index_;
+};
+
+// `sink` contiguous, or undefined.
+Tensor checked_sink(const char* op, const ops::OptionalTensor& sink, int64_t heads) {
+  if (!sink.has_value()) return {};
+  TORCH_CHECK(sink->numel() == heads && sink->scalar_type() == at::kFloat, op,
+              ": sink must be fp32 [", heads, "]");
+  return sink->contiguous();
+}
+const float* data_or_null(const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
+
+Tensor checked_positions(const char* what, const Tensor& global, int64_t count) {
+  TORCH_CHECK(global.dim() == 1 && global.size(0) == count && global.scalar_type() == at::kLong,
+              "attention_partials: ", what, " must be int64 [", count, "], found ",
+              global.scalar_type(), " ", global.sizes());
+  const Tensor made = global.contiguous();
+  const std::span<const int64_t> values = span_of<int64_t>(made);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t least = i == 0 ? 0 : values[i - 1] + 1;
+    TORCH_CHECK(values[i] >= least, "attention_partials: ", what,
+                " must ascend from 0 or more: ", values[i], " in row ", i, ", at least ", least,
+                " expected");
+  }
+  return made;
+}
+
+}  // namespace
+
 ops::TensorPair sparse_attention(const Tensor& q, const Tensor& window, int64_t window_position,
                                  const Tensor& window_index, const Tensor& compressed,
                                  const Tensor& compressed_index, const ops::OptionalTensor& sink,
                                  double scale, bool narrow) {
-  const int64_t rows = q.size(0);
-  TORCH_CHECK(q.dim() == 3 && window.dim() == 2 && window.size(1) == q.size(2) &&
-                  compressed.dim() == 2 && compressed.size(1) == q.size(2) &&
-                  window.scalar_type() == compressed.scalar_type() && window_index.dim() == 2 &&
-                  window_index.size(0) == rows && window_index.scalar_type() == at::kInt &&
-                  compressed_index.dim() == 2 && compressed_index.size(0) == rows &&
-                  compressed_index.scalar_type() == at::kInt,
-              "sparse_attention: q [T, H, C], window [N, C], int32 window_index [T, W], compressed "
-              "[M, C], int32 "
-              "compressed_index [T, K] expected, found ",
-              q.sizes(), ", ", window.sizes(), ", ", window_index.sizes(), ", ", compressed.sizes(),
-              ", ", compressed_index.sizes());
-  TORCH_CHECK(
-      !sink.has_value() || (sink->numel() == q.size(1) && sink->scalar_type() == at::kFloat),
-      "sparse_attention: sink must be fp32 [", q.size(1), "]");
-  const Tensor queries = q.contiguous(), w = window.contiguous(), c = compressed.contiguous();
-  const Tensor wi = window_index.contiguous(), ci = compressed_index.contiguous();
-  const Tensor s = sink.has_value() ? sink->contiguous() : Tensor();
-  const Tensor out = at::empty_like(queries);
-  const Tensor lse = at::empty({rows, q.size(1)}, q.options().dtype(at::kFloat));
+  const AttentionOperands operands("sparse_attention", q, window, window_index, compressed,
+                                   compressed_index);
+  const Tensor s = checked_sink("sparse_attention", sink, q.size(1));
+  const Tensor out = at::empty(q.sizes(), q.options());
+  const Tensor lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
   SparseAttention args;
-  args.q = rows_view(queries, q.size(2), "q");
-  args.heads = q.size(1);
-  args.window = rows_view(w, q.size(2), "window");
+  operands.set(args, scale);
   args.window_first_position = window_position;
-  args.window_index = wi.data_ptr<int32_t>();
-  args.window_count = wi.size(1);
-  args.compressed = rows_view(c, q.size(2), "compressed");
-  args.compressed_index = ci.data_ptr<int32_t>();
-  args.compressed_count = ci.size(1);
-  args.sink = s.defined() ? s.data_ptr<float>() : nullptr;
-  args.scale = static_cast<float>(scale);
+  args.sink = data_or_null(s);
   args.narrow = narrow;
   args.out = mutable_rows_view(out, q.size(2), "out");
   args.lse = lse.data_ptr<float>();
   deepinfer::sparse_attention(args);
   return {out, lse};
+}
+
+Tensor attention_maximum(const Tensor& q, const Tensor& window, const Tensor& window_index,
+                         const Tensor& compressed, const Tensor& compressed_index, double scale) {
+  const AttentionOperands operands("attention_maximum", q, window, window_index, compressed,
+                                   compressed_index);
+  const Tensor maximum = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
+  if (maximum.numel() == 0) return maximum;
+  AttentionLists args;
+  operands.set(args, scale);
+  deepinfer::attention_maximum(args, maximum.data_ptr<float>());
+  return maximum;
+}
+
+ops::TensorTriple attention_partials(const Tensor& q, const Tensor& window,
+                                     const Tensor& window_positions, const Tensor& window_index,
+                                     const Tensor& compressed, const Tensor& compressed_entries,
+                                     const Tensor& compressed_index,
+                                     const ops::OptionalTensor& maximum, double scale,
+                                     int64_t first_position, int64_t positions) {
+  const AttentionOperands operands("attention_partials", q, window, window_index, compressed,
+                                   compressed_index);
+  const Tensor p = checked_positions("window_positions", window_positions, window.size(0)),
+               e = checked_positions("compressed_entries", compressed_entries, compressed.size(0));
+  TORCH_CHECK(
+      first_position >= 0 && positions >= 0 && first_position <= kCanonicalLeaves - positions,
+      "attention_partials: ", positions, " tree positions from ", first_position, " of ",
+      kCanonicalLeaves);
+  const int64_t rows = q.size(0), heads = q.size(1);
+  TORCH_CHECK(!maximum.has_value() || (maximum->scalar_type() == at::kFloat &&
+                                       maximum->sizes() == at::IntArrayRef({rows, heads})),
+              "attention_partials: maximum must be fp32 [", rows, ", ", heads, "]");
+  const Tensor list_maximum = maximum.has_value() ? maximum->contiguous() : Tensor();
+
+  AttentionPartials args;
+  args.positions = {first_position, first_position + positions};
+  const auto subtrees = static_cast<int64_t>(maximal_subtrees(args.positions).size());
+  const auto options = q.options().dtype(at::kFloat);
+  const Tensor maxima = at::empty({subtrees, rows, heads}, options),
+               sums = at::empty({subtrees, rows, heads}, options),
+               outs = at::empty({subtrees, rows, heads, q.size(2)}, options);
+  if (rows * heads == 0) return {maxima, sums, outs};
+  operands.set(args, scale);
+  args.window_positions = p.data_ptr<int64_t>();
+  args.compressed_entries = e.data_ptr<int64_t>();
+  args.list_maximum = data_or_null(list_maximum);
+  args.maximum = maxima.data_ptr<float>();
+  args.sum = sums.data_ptr<float>();
+  args.out = outs.data_ptr<float>();
+  if (const auto key = deepinfer::attention_partials(args)) {
+    TORCH_CHECK(false, "attention_partials: row ", key->query_row, " lists row ", key->key_row,
+                " of ", key->in_window ? "window, position " : "compressed, entry ",
+                (key->in_window ? args.window_positions : args.compressed_entries)[key->key_row],
+                ", which is at tree position ", key->tree_position, ", not at ", first_position,
+                " to ", first_position + positions - 1, ": it belongs to another rank");
+  }
+  return {maxima, sums, outs};
+}
+
+ops::TensorPair attention_merge(const Tensor& maximum, const Tensor& sum, const Tensor& out,
+                                at::IntArrayRef begins, at::IntArrayRef counts,
+                                const ops::OptionalTensor& sink, at::ScalarType out_dtype) {
+  TORCH_CHECK(out.dim() == 4 && maximum.sizes() == out.sizes().slice(0, 3) &&
+                  sum.sizes() == maximum.sizes() && maximum.scalar_type() == at::kFloat &&
+                  sum.scalar_type() == at::kFloat && out.scalar_type() == at::kFloat,
+              "attention_merge: fp32 maximum and sum [S, T, H], out [S, T, H, C] expected, found ",
+              maximum.sizes(), ", ", sum.sizes(), ", ", out.sizes());
+  const Tensor m = maximum.contiguous(), l = sum.contiguous(), o = out.contiguous();
+  AttentionMerge args;
+  args.rows = out.size(1), args.heads = out.size(2), args.channels = out.size(3);
+  const Tensor s = checked_sink("attention_merge", sink, args.heads);
+  for (size_t i = 0; i < std::min(begins.size(), counts.size()); ++i) {
+    args.subtrees.push_back({begins[i], counts[i]});
+  }
+  TORCH_CHECK(begins.size() == counts.size() &&
+                  static_cast<int64_t>(begins.size()) == out.size(0) &&
+                  are_subtrees(args.subtrees, kCanonicalLeaves),
+              "attention_merge: begins and counts of ", out.size(0),
+              " disjoint subtrees in tree order expected, found ", begins, " and ", counts);
+  const Tensor merged =
+      at::empty({args.rows, args.heads, args.channels}, out.options().dtype(out_dtype));
+  const Tensor lse = at::empty({args.rows, args.heads}, out.options());
+  if (lse.numel() == 0) return {merged, lse};
+  args.maximum = m.data_ptr<float>();
+  args.sum = l.data_ptr<float>();
+  args.partial_out = o.data_ptr<float>();
+  args.sink = data_or_null(s);
+  args.out = mutable_rows_view(merged, args.channels, "the result");
+  args.lse = lse.data_ptr<float>();
+  deepinfer::attention_merge(args);
+  return {merged, lse};
 }
 
 Tensor greedy_sample(const Tensor& logits) {

@@ -39,6 +39,9 @@ void register_kernels() {
   m.impl("candidate_mask", &host::candidate_mask);
   m.impl("block_maxima", &host::block_maxima);
   m.impl("sparse_attention", &host::sparse_attention);
+  m.impl("attention_maximum", &host::attention_maximum);
+  m.impl("attention_partials", &host::attention_partials);
+  m.impl("attention_merge", &host::attention_merge);
   m.impl("moe_gate", &host::moe_gate);
   m.impl("moe_combine", &host::moe_combine);
   m.impl("moe_partials", &host::moe_partials);

@@ -1,4 +1,6 @@
 // The conformance suite of all ops on every kernel target, and proof that it notices wrong results.
+#include "platform/ops.h"
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -14,12 +16,14 @@
 #include <nlohmann/json.hpp>
 
 #include "golden/conformance/bounds.h"
+#include "golden/conformance/case_values.h"
 #include "golden/conformance/conformance.h"
 #include "golden/conformance/conformance_report.h"
 #include "platform/fault.h"
 #include "platform/op.h"
 #include "sim/kernels/target.h"
 #include "sim/ops/host_ops.h"
+#include "tests/conformance/ranked_ops.h"
 #include "tests/random_seed.h"
 
 namespace deepinfer::conformance {
@@ -241,6 +245,57 @@ TEST_CASE("a result just beyond its bound is noticed, in every case of every op"
   }
 }
 
+// Operands that are not contiguous, and sizes of nothing, through the ops; the kernels' own tests
+// have the rest.
+TEST_CASE("attention by ranks has the bits of attention over the whole") {
+  install_host_kernels();
+  const uint64_t seed = random_seed(2);
+  struct Size {
+    int64_t queries, heads, channels;
+  };
+  uint32_t case_number = 0;
+  for (const Size& size : {Size{4, 5, 48}, Size{1, 16, 512}, Size{0, 3, 32}, Size{3, 0, 32}}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const bool narrow : {false, true}) {
+        RandomStream random(seed, "attention_by_ranks", case_number++);
+        const int64_t window = 30, entries = 500, chosen = 90;
+        const Tensor q =
+            strided_copy(random_tensor(random, {size.queries, size.heads, size.channels}, type));
+        const Tensor window_rows =
+                         strided_copy(random_tensor(random, {window, size.channels}, type)),
+                     entry_rows =
+                         strided_copy(random_tensor(random, {entries, size.channels}, type));
+        const Tensor window_index = at::arange(window, at::kInt).repeat({size.queries, 1});
+        const Tensor entry_index =
+            random_integers(random, {size.queries, chosen}, entries + 1, at::kInt) - 1;
+        if (size.queries > 1) window_index[1].fill_(-1), entry_index[1].fill_(-1);
+        const Tensor sink = random_tensor(random, {size.heads}, at::kFloat);
+        for (const Target target : available_targets()) {
+          const TargetScope scope(target);
+          // No heads are not an operand of sparse_attention.
+          const bool empty = size.heads == 0;
+          const auto [out, lse] =
+              empty ? std::make_tuple(at::empty(q.sizes(), q.options()), at::empty({3, 0}))
+                    : ops::sparse_attention(q, window_rows, 777, window_index, entry_rows,
+                                            entry_index, sink, 0.3, narrow);
+          for (const int64_t ranks : {1, 5, 64}) {
+            CAPTURE(case_number);
+            CAPTURE(ranks);
+            CAPTURE(std::string(target_name(target)));
+            const auto [ranked, ranked_lse] =
+                tests::attention_by_ranks(ranks, q, window_rows, 777, window_index, entry_rows,
+                                          entry_index, sink, 0.3, narrow);
+            CHECK((ranked.scalar_type() == type));
+            CHECK(ranked.sizes() == out.sizes());
+            CHECK(tensor_digest(ranked, true, 0) == tensor_digest(out, true, 0));
+            CHECK(tensor_digest(ranked_lse, true, 0) == tensor_digest(lse, true, 0));
+          }
+        }
+      }
+    }
+  }
+}
+
 #if defined(DEEPINFER_SIM_FAULT_INJECTION)
 TEST_CASE("a fault in a reference is noticed") {
   const std::vector<std::pair<const char*, const char*>> faults = {
@@ -270,6 +325,7 @@ TEST_CASE("a fault in a reference is noticed") {
       {"candidate_blocks", "newest_candidate_block_not_pinned"},
       {"sparse_attention", "sink_missing"},
       {"sparse_attention", "sink_scaled"},
+      {"attention_merge", "sink_missing"},
       {"moe_gate", "router_sigmoid"},
       {"moe_gate", "router_bias_missing"},
       {"moe_gate", "router_bias_in_weights"},

@@ -10,6 +10,7 @@
 
 #include "platform/formats.h"
 #include "platform/ops.h"
+#include "tests/conformance/ranked_ops.h"
 #include "tests/conformance/unit_goldens.h"
 #include "tests/random_seed.h"
 
@@ -209,6 +210,44 @@ TEST_CASE("attention over parts merges to attention over the whole") {
   CHECK((merged - whole).abs().max().item<double>() < 3 * std::ldexp(1.0, -22));
 }
 
+TEST_CASE("attention by ranks merges to attention over the whole") {
+  at::manual_seed(random_seed(14));
+  const int64_t rows = 3, heads = 4, channels = 32, entries = 600, positions = 40, first = 300;
+  const at::Tensor q = at::randn({rows, heads, channels});
+  const at::Tensor window = at::randn({positions, channels}),
+                   compressed = at::randn({entries, channels});
+  const at::Tensor sink = at::randn({heads});
+  at::Tensor window_index = at::arange(positions, at::kInt).repeat({rows, 1}),
+             compressed_index = at::arange(entries, at::kInt).repeat({rows, 1});
+  // The second query sees nothing, the third a part.
+  window_index[1].fill_(-1), compressed_index[1].fill_(-1);
+  window_index[2].slice(0, 0, 30).fill_(-1), compressed_index[2].slice(0, 5).fill_(-1);
+  const at::Tensor seeing = at::tensor(std::vector<int64_t>{0, 2}, at::kLong);
+  const double scale = 1 / std::sqrt(32.0);
+  // Without rounded probabilities: sparse_attention's are rounded against other maxima.
+  const auto [whole, whole_lse] = ops::sparse_attention(q, window, first, window_index, compressed,
+                                                        compressed_index, sink, scale, false);
+  const double largest = at::maximum(window.abs().max(), compressed.abs().max()).item<double>();
+  for (const int64_t ranks : {1, 3, 64}) {
+    for (const bool narrow : {false, true}) {
+      CAPTURE(ranks);
+      CAPTURE(narrow);
+      const auto [out, lse] = tests::attention_by_ranks(
+          ranks, q, window, first, window_index, compressed, compressed_index, sink, scale, narrow);
+      // fp32 roundings of a partial's sum and outputs and of two results, 4 * 2^-24 of the largest
+      // value; a probability that is rounded to bf16 is off by 2^-8 of itself.
+      CHECK((out - whole).abs().max().item<double>() <
+            largest * (narrow ? 0x1p-8 : std::ldexp(4.0, -24)));
+      CHECK(at::equal(out[1], at::zeros({heads, channels})));
+      CHECK(at::equal(lse[1], whole_lse[1]));
+      // Results are below 16, so rounded to 2^-21 each; sums to 2^-24 of themselves.
+      CHECK((lse - whole_lse).index_select(0, seeing).abs().max().item<double>() <
+            std::ldexp(3.0, -21));
+      CHECK(whole_lse.index_select(0, seeing).abs().max().item<double>() < 16);
+    }
+  }
+}
+
 TEST_CASE("NaN is an error, never a choice") {
   const at::Tensor nan = at::full({1, 4}, std::nan(""));
   CHECK_THROWS_AS(ops::topk_select(nan, 2), c10::Error);
@@ -274,6 +313,23 @@ TEST_CASE("every op infers shapes on meta tensors") {
                             meta({5, 32}), meta({6, 3}, at::kInt), meta({2}), 0.1, true);
   CHECK(out.sizes() == at::IntArrayRef({6, 2, 32}));
   CHECK(lse.sizes() == at::IntArrayRef({6, 2}));
+  CHECK(ops::attention_maximum(meta({6, 2, 32}, at::kBFloat16), meta({9, 32}),
+                               meta({6, 4}, at::kInt), meta({5, 32}), meta({6, 3}, at::kInt), 0.1)
+            .sizes() == at::IntArrayRef({6, 2}));
+  // Positions 42 to 63 are the subtrees 42 + 2, 44 + 4, 48 + 16.
+  const auto [maxima, sums, outs] = ops::attention_partials(
+      meta({6, 2, 32}, at::kBFloat16), meta({9, 32}), meta({9}, at::kLong), meta({6, 4}, at::kInt),
+      meta({5, 32}), meta({5}, at::kLong), meta({6, 3}, at::kInt), {}, 0.1, 42, 22);
+  CHECK(maxima.sizes() == at::IntArrayRef({3, 6, 2}));
+  CHECK(sums.sizes() == at::IntArrayRef({3, 6, 2}));
+  CHECK(outs.sizes() == at::IntArrayRef({3, 6, 2, 32}));
+  CHECK((outs.scalar_type() == at::kFloat));
+  const auto [merged, merged_lse] =
+      ops::attention_merge(maxima, sums, outs, {42, 44, 48}, {2, 4, 16}, meta({2}), at::kBFloat16);
+  CHECK(merged.sizes() == at::IntArrayRef({6, 2, 32}));
+  CHECK((merged.scalar_type() == at::kBFloat16));
+  CHECK(merged_lse.sizes() == at::IntArrayRef({6, 2}));
+  CHECK((merged_lse.scalar_type() == at::kFloat));
   CHECK(std::get<0>(ops::moe_gate(x, meta({16, 64}), meta({16}), 3, 1, 1.5)).sizes() ==
         at::IntArrayRef({6, 3}));
   CHECK(ops::swiglu(x, x, {}, 10).sizes() == x.sizes());

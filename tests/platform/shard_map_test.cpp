@@ -44,6 +44,25 @@ std::string reduction(const ShardMap& map) {
   return reduce(present, text, map.leaves());
 }
 
+TEST_CASE("subtrees of a tree") {
+  for (int64_t begin = 0; begin <= 64; ++begin) {
+    for (int64_t end = begin; end <= 64; ++end)
+      CHECK(are_subtrees(maximal_subtrees({begin, end}), 64));
+  }
+  CHECK(are_subtrees({}, 64));
+  CHECK(are_subtrees({{0, 1}, {63, 1}}, 64));
+  CHECK(!are_subtrees({{0, 32}, {16, 16}}, 64));  // one in another
+  CHECK(!are_subtrees({{5, 1}, {5, 1}}, 64));     // twice
+  CHECK(!are_subtrees({{32, 32}, {0, 32}}, 64));  // not in order
+  CHECK(!are_subtrees({{2, 4}}, 64));             // across two
+  CHECK(!are_subtrees({{0, 3}}, 64));
+  CHECK(!are_subtrees({{0, 0}}, 64));
+  CHECK(!are_subtrees({{-2, 2}}, 64));
+  CHECK(!are_subtrees({{64, 1}}, 64));
+  CHECK(!are_subtrees({{0, 128}}, 64));
+  CHECK(!are_subtrees({{0, int64_t{1} << 62}, {int64_t{1} << 62, int64_t{1} << 62}}, 64));
+}
+
 TEST_CASE("every number of ranks reduces in the same order") {
   CHECK(reduction(ShardMap::contiguous("x", 8, 1, 8)) == "(((0 1) (2 3)) ((4 5) (6 7)))");
   CHECK(reduction(ShardMap::interleaved("x", 1, 8)) == "(((0 4) (2 6)) ((1 5) (3 7)))");

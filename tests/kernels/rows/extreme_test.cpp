@@ -15,6 +15,7 @@
 #include "sim/kernels/select.h"
 #include "tests/kernels/caller_mode.h"
 #include "tests/kernels/rows/literal.h"
+#include "tests/kernels/rows/ranked_attention.h"
 #include "tests/random_seed.h"
 
 namespace deepinfer {
@@ -164,6 +165,31 @@ std::vector<uint8_t> run_all(uint64_t seed, Range range, bool bf16, Target targe
     args.lse = lse.data();
     sparse_attention(args, target);
     keep_result(attended), keep_floats(lse);
+    // Infinite scores are scores too: a leaf that has no other is there.
+    literal::Result ranked(rows * heads, columns, bf16);
+    std::vector<float> ranked_lse(lse.size());
+    args.out = ranked.out();
+    args.lse = ranked_lse.data();
+    ranked_attention(args, rounded == bf16 ? 3 : 64, target);
+    CHECK(literal::different(ranked.wide, attended.wide) == 0);
+    CHECK(ranked.narrow == attended.narrow);
+    CHECK(literal::different(ranked_lse, lse) == 0);
+    AttentionPartials partials;
+    static_cast<AttentionLists&>(partials) = args;
+    std::vector<int64_t> entries(keys);
+    for (size_t i = 0; i < entries.size(); ++i) entries[i] = static_cast<int64_t>(i);
+    std::vector<float> maximum(rows * heads), sum(maximum), largest(maximum),
+        out(maximum.size() * columns);
+    attention_maximum(args, largest.data(), target);
+    partials.window_positions = entries.data();
+    partials.compressed_entries = entries.data();
+    partials.positions = {0, kCanonicalLeaves};
+    partials.list_maximum = rounded ? largest.data() : nullptr;
+    partials.maximum = maximum.data();
+    partials.sum = sum.data();
+    partials.out = out.data();
+    CHECK(!attention_partials(partials, target));
+    keep_floats(largest), keep_floats(maximum), keep_floats(sum), keep_floats(out);
   }
   std::vector<int32_t> experts(rows * 4, -5);
   std::vector<float> weights(rows * 4);

@@ -226,6 +226,92 @@ TEST_CASE("sparse_attention") {
   });
 }
 
+TEST_CASE("attention_maximum") {
+  // The product with the scale reaches 2^-126; other keys score less.
+  RandomData random(random_seed(0x30A9), 0xA9, 0);
+  const float scale = factors(random, 1).a[0];
+  const std::optional<float> reached = partner(scale);
+  REQUIRE(reached);
+  const std::vector<float> q = {1, -1}, keys = {0, *reached};
+  const std::vector<int32_t> index = {0, 1};
+  on_all_targets([&](Target target) {
+    std::vector<float> found(2);
+    AttentionLists args;
+    args.q = view(q.data(), 2, 1);
+    args.heads = 2;
+    args.window = view(keys.data(), 2, 1);
+    args.window_index = index.data();
+    args.window_count = 2;
+    args.scale = scale;
+    attention_maximum(args, found.data(), target);
+    CHECK(found == std::vector<float>{kSmallest, 0});
+  });
+}
+
+TEST_CASE("attention_partials") {
+  // Scores 0, -1, 0 by channel 0, in one leaf; elsewhere as in sparse_attention's test.
+  RandomData random(random_seed(0x30AA), 0xAA, 0);
+  const float p = literal::exp(-1.0f);
+  std::vector<float> keys(2 * kColumns), q(kColumns, 0.0f), expected = {p * -1.0f};
+  q[0] = 1, keys[kColumns] = -1;
+  for (size_t c = 1; c < kColumns;) {
+    const float second = (1.0f + std::fabs(random.uniform())) * 0x1p-120f;
+    const float first = static_cast<float>(0x1p-126 - static_cast<double>(p) * second);
+    if (!is_reached(static_cast<double>(p) * second + static_cast<double>(first))) continue;
+    keys[c] = first, keys[kColumns + c] = second;
+    expected.push_back(kSmallest);
+    ++c;
+  }
+  const std::vector<int32_t> index = {0, 1};
+  const std::vector<int64_t> positions = {0, 1};
+  on_all_targets([&](Target target) {
+    std::vector<float> out(kColumns);
+    float maximum, sum;
+    AttentionPartials args;
+    args.q = view(q.data(), 1, kColumns);
+    args.heads = 1;
+    args.window = view(keys.data(), 2, kColumns);
+    args.window_index = index.data();
+    args.window_count = 2;
+    args.window_positions = positions.data();
+    args.positions = {0, 1};
+    args.maximum = &maximum;
+    args.sum = &sum;
+    args.out = out.data();
+    CHECK(!attention_partials(args, target));
+    CHECK(maximum == 0);
+    CHECK(sum == 1.0f + p);
+    CHECK(literal::different(out, expected) == 0);
+  });
+}
+
+TEST_CASE("attention_merge") {
+  // The first partial's outputs times exp(-1) reach 2^-126; its sum, and the second's outputs, are
+  // 0.
+  const std::optional<float> first = partner(literal::exp(-1.0f));
+  REQUIRE(first);
+  const std::vector<float> maximum = {-1, 0}, sum = {0, 1};
+  std::vector<float> partial_out(kColumns, *first);
+  partial_out.resize(2 * kColumns, 0.0f);
+  on_all_targets([&](Target target) {
+    std::vector<float> out(kColumns);
+    float lse;
+    attention_merge({1,
+                     1,
+                     kColumns,
+                     {{0, 1}, {1, 1}},
+                     maximum.data(),
+                     sum.data(),
+                     partial_out.data(),
+                     nullptr,
+                     view(out.data(), 1, kColumns),
+                     &lse},
+                    target);
+    CHECK(out == kReached);
+    CHECK(lse == 0);
+  });
+}
+
 TEST_CASE("index_score") {
   RandomData random(random_seed(0x30A7), 0xA7, 0);
   const Factors f = factors(random, kColumns);
