@@ -6,11 +6,11 @@
 
 #include "platform/errors.h"
 #include "platform/nearest_name.h"
+#include "platform/thread_state.h"
 
 namespace deepinfer {
 
 namespace {
-thread_local Arithmetic thread_arithmetic = Arithmetic::kCanonical;
 std::atomic<bool> installed{false};
 constexpr std::array<std::string_view, 2> kNames = {"canonical", "reference"};
 }  // namespace
@@ -27,12 +27,20 @@ Arithmetic parse_arithmetic(std::string_view name) {
                      .remedy = did_you_mean(name, kNames)});
 }
 
-Arithmetic current_arithmetic() { return thread_arithmetic; }
-
-ArithmeticScope::ArithmeticScope(Arithmetic arithmetic) : outer_(thread_arithmetic) {
-  thread_arithmetic = arithmetic;
+namespace internal {
+ThreadState& thread_state() {
+  thread_local ThreadState state;
+  return state;
 }
-ArithmeticScope::~ArithmeticScope() { thread_arithmetic = outer_; }
+}  // namespace internal
+
+Arithmetic current_arithmetic() { return internal::thread_state().arithmetic; }
+
+ArithmeticScope::ArithmeticScope(Arithmetic arithmetic)
+    : outer_(internal::thread_state().arithmetic) {
+  internal::thread_state().arithmetic = arithmetic;
+}
+ArithmeticScope::~ArithmeticScope() { internal::thread_state().arithmetic = outer_; }
 
 bool host_kernels_installed() { return installed.load(std::memory_order_acquire); }
 namespace internal {

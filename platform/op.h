@@ -4,17 +4,34 @@
 
 #include <mutex>
 #include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "platform/arithmetic.h"
+#include "platform/op_observer.h"
 
 namespace deepinfer {
 
 namespace internal {
 // Defined beside the registrations, so that a program that calls any op links all of them.
 void keep_op_registrations();
+
+inline void show(OpObserver& observer, const char* op, const at::Tensor& output) {
+  observer.computed(op, 0, output);
+}
+template <class... Tensors>
+void show(OpObserver& observer, const char* op, const std::tuple<Tensors...>& outputs) {
+  std::apply(
+      [&](const Tensors&... output) {
+        int index = 0;
+        (observer.computed(op, index++, output), ...);
+      },
+      outputs);
+}
 }  // namespace internal
 
 template <class Signature>
@@ -35,6 +52,21 @@ class Op<Result(Args...)> {
       handle_.emplace(
           c10::Dispatcher::singleton().findSchemaOrThrow(name_, "").template typed<Signature>());
     });
+    OpObserver* const observer = current_op_observer();
+    if constexpr (!std::is_void_v<Result>) {
+      if (observer != nullptr) {
+        Result result = call(std::forward<Args>(args)...);
+        internal::show(*observer, name_, result);
+        return result;
+      }
+    }
+    return call(std::forward<Args>(args)...);
+  }
+
+  const char* name() const { return name_; }
+
+ private:
+  Result call(Args... args) const {
     // The ops have no gradients; below autograd, meta tensors work on every libtorch version.
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     if (current_arithmetic() == Arithmetic::kReference) {
@@ -46,9 +78,6 @@ class Op<Result(Args...)> {
     return handle_->call(std::forward<Args>(args)...);
   }
 
-  const char* name() const { return name_; }
-
- private:
   const char* name_;
   mutable std::once_flag once_;
   mutable std::optional<c10::TypedOperatorHandle<Signature>> handle_;

@@ -51,6 +51,7 @@ ShardMap ShardMap::contiguous(std::string axis, int64_t units, int64_t ranks, in
   }
   map.unit_leaf_.reserve(static_cast<size_t>(units));
   for (int64_t unit = 0; unit < units; ++unit) map.unit_leaf_.push_back(unit * leaves / units);
+  map.count_units();
   return map;
 }
 
@@ -71,7 +72,16 @@ ShardMap ShardMap::explicit_leaves(std::string axis, std::vector<int64_t> unit_l
                        .found = std::to_string(unit_leaf[unit])});
   }
   map.unit_leaf_ = std::move(unit_leaf);
+  map.count_units();
   return map;
+}
+
+void ShardMap::count_units() {
+  units_before_.assign(static_cast<size_t>(leaves_) + 1, 0);
+  for (const int64_t leaf : unit_leaf_) ++units_before_[static_cast<size_t>(leaf) + 1];
+  for (size_t leaf = 1; leaf < units_before_.size(); ++leaf) {
+    units_before_[leaf] += units_before_[leaf - 1];
+  }
 }
 
 int64_t ShardMap::units() const {
@@ -138,6 +148,12 @@ std::vector<int64_t> ShardMap::units_of_rank(int64_t rank) const {
 
 std::vector<Subtree> ShardMap::subtrees_of_rank(int64_t rank) const {
   return maximal_subtrees(positions_of_rank(rank));
+}
+
+bool ShardMap::is_empty(const Subtree& subtree) const {
+  if (interleaved_) return false;
+  return units_before_[static_cast<size_t>(subtree.begin)] ==
+         units_before_[static_cast<size_t>(subtree.begin + subtree.count)];
 }
 
 std::vector<Subtree> maximal_subtrees(IndexRange range) {

@@ -78,6 +78,8 @@ class ShardMap {
   // Maximal subtrees that the rank owns whole, in tree order: one if the number of ranks is a power
   // of two, at most 2 log2(leaves).
   std::vector<Subtree> subtrees_of_rank(int64_t rank) const;
+  // Whether no unit is on the subtree's leaves. An interleaved axis has units without end.
+  bool is_empty(const Subtree& subtree) const;
 
  private:
   ShardMap(std::string axis, int64_t ranks, int64_t leaves);
@@ -86,7 +88,10 @@ class ShardMap {
   int64_t ranks_;
   int64_t leaves_;
   bool interleaved_ = false;
-  std::vector<int64_t> unit_leaf_;  // empty for an interleaved axis
+  std::vector<int64_t> unit_leaf_;     // empty for an interleaved axis
+  std::vector<int64_t> units_before_;  // [leaves + 1] on lower leaves; empty likewise
+
+  void count_units();
 };
 
 // Cuts positions [range.begin, range.end) into maximal subtrees, in order.
