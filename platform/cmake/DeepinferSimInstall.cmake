@@ -20,6 +20,10 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/golden/data DESTINATION ${DEEPINFER_SIM_
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 install(EXPORT deepinfer_simTargets NAMESPACE deepinfer_sim:: DESTINATION ${_package_dir})
+set(DEEPINFER_SIM_CLUSTER OFF)  # what the configuration file asks for Boost
+if(TARGET deepinfer_sim_cluster)
+  set(DEEPINFER_SIM_CLUSTER ON)
+endif()
 configure_package_config_file(
   ${CMAKE_CURRENT_LIST_DIR}/deepinfer_sim-config.cmake.in
   ${PROJECT_BINARY_DIR}/deepinfer_sim-config.cmake
