@@ -3,82 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include <fnmatch.h>
-
-#include "model/config.h"
-#include "model/layer_plan.h"
-#include "platform/nearest_name.h"
+#include "golden/planned_suite.h"
 
 namespace deepinfer {
 namespace {
-
-bool quantises(const Numerics& numerics) {
-  return numerics.quantize_linear || numerics.quantize_window || numerics.quantize_compressed ||
-         numerics.quantize_index;
-}
-
-// A suite with its golden file, and the prompts of it that were asked for.
-struct PlannedSuite {
-  Suite suite;
-  GoldenFile golden;
-  std::vector<const GoldenPrompt*> prompts;
-};
-
-std::vector<Suite> select_suites(const std::vector<Suite>& suites,
-                                 const std::vector<std::string>& patterns) {
-  if (patterns.empty()) return suites;
-  std::vector<std::string> names;
-  for (const Suite& suite : suites) names.push_back(suite.name);
-  for (const std::string& pattern : patterns) {
-    const auto matches = [&](const std::string& name) { return matches_pattern(pattern, name); };
-    if (std::none_of(names.begin(), names.end(), matches)) {
-      throw ConfigError({"no such suite", "--suite", "a name or pattern of a configured suite",
-                         pattern, did_you_mean(pattern, names)});
-    }
-  }
-  std::vector<Suite> selected;
-  for (const Suite& suite : suites) {
-    const auto matches = [&](const auto& pattern) { return matches_pattern(pattern, suite.name); };
-    if (std::any_of(patterns.begin(), patterns.end(), matches)) selected.push_back(suite);
-  }
-  return selected;
-}
-
-// Another fp8_max makes the quantisers other functions than those of the golden: tokens remain
-// comparable, bounds on numbers do not.
-void apply_fp8_max(double fp8_max, Suite& suite) {
-  suite.numerics.fp8_max = fp8_max;
-  if (fp8_max == kGoldenFp8Max || !quantises(suite.numerics)) return;
-  suite.bounds = {};
-  suite.gates.logits = suite.gates.traces = suite.gates.layers = false;
-}
-
-std::vector<PlannedSuite> plan_suites(const std::vector<Suite>& suites, const RunOptions& options) {
-  std::vector<PlannedSuite> planned;
-  std::vector<std::string> prompt_names;
-  for (Suite suite : select_suites(suites, options.suite_patterns)) {
-    if (options.fp8_max) apply_fp8_max(*options.fp8_max, suite);
-    if (options.arithmetic) suite.numerics.arithmetic = *options.arithmetic;
-    const ModelConfig config = load_model_config(suite.model);
-    PlannedSuite plan{suite, GoldenFile::read(suite.golden, config, make_model_plan(config)), {}};
-    require_same_numerics(plan.golden, suite.numerics);
-    planned.push_back(std::move(plan));
-  }
-  for (PlannedSuite& plan : planned) {
-    for (const GoldenPrompt& prompt : plan.golden.prompts) {
-      prompt_names.push_back(prompt.name);
-      if (options.prompt_pattern.empty() || matches_pattern(options.prompt_pattern, prompt.name)) {
-        plan.prompts.push_back(&prompt);
-      }
-    }
-  }
-  std::erase_if(planned, [](const PlannedSuite& plan) { return plan.prompts.empty(); });
-  if (planned.empty()) {
-    throw ConfigError({"no such prompt", "--prompt", "a name or pattern of a prompt of the suites",
-                       options.prompt_pattern, did_you_mean(options.prompt_pattern, prompt_names)});
-  }
-  return planned;
-}
 
 // Keeps the model that was loaded last: suites that share one follow each other.
 class ModelCache {
@@ -187,14 +115,25 @@ PromptReport run_prompt(const TextModel& model, const GoldenPrompt& prompt, cons
   return report;
 }
 
+void run_on(const RunOptions& options, const TextModel& model, Coverage* coverage,
+            const std::function<void(const TextModel&)>& body) {
+  if (options.run) {
+    options.run(model, coverage, body);
+  } else {
+    body(model);
+  }
+}
+
 void time_suite(const PlannedSuite& plan, const TextModel& model, const TextModel& plain,
-                const TextModel& reference, int64_t chunk, SuiteReport& report) {
+                const TextModel& reference, const RunOptions& options, SuiteReport& report) {
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
     // Alternating, the better of two: the first round also warms caches and thread pools.
     for (int round = 0; round < 2; ++round) {
       const auto keep_better = [&](std::optional<double>& best, const TextModel& timed) {
-        const double seconds = time_generation(timed, *plan.prompts[i], chunk);
-        best = best ? std::min(*best, seconds) : seconds;
+        run_on(options, timed, nullptr, [&](const TextModel& running) {
+          const double seconds = time_generation(running, *plan.prompts[i], options.chunk);
+          best = best ? std::min(*best, seconds) : seconds;
+        });
       };
       keep_better(report.prompts[i].unwatched_seconds, model);
       keep_better(report.prompts[i].plain_seconds, plain);
@@ -204,10 +143,6 @@ void time_suite(const PlannedSuite& plan, const TextModel& model, const TextMode
 }
 
 }  // namespace
-
-bool matches_pattern(const std::string& pattern, const std::string& text) {
-  return fnmatch(pattern.c_str(), text.c_str(), FNM_NOESCAPE) == 0;
-}
 
 bool SuiteReport::failed() const {
   return std::any_of(prompts.begin(), prompts.end(),
@@ -241,14 +176,15 @@ ExitCode CheckReport::exit_code() const {
 }
 
 CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& options) {
-  const std::vector<PlannedSuite> planned = plan_suites(suites, options);
+  const std::vector<PlannedSuite> planned = plan_suites(suites, options.selection);
   CheckReport report;
   const auto is_other_fp8 = [&](const PlannedSuite& plan) {
     return quantises(plan.suite.numerics) && plan.suite.numerics.fp8_max != kGoldenFp8Max;
   };
   if (std::any_of(planned.begin(), planned.end(), is_other_fp8)) {
     std::ostringstream note;
-    note << "fp8_max is " << *options.fp8_max << ", the goldens were made at " << kGoldenFp8Max
+    note << "fp8_max is " << *options.selection.fp8_max << ", the goldens were made at "
+         << kGoldenFp8Max
          << ": in suites with quantisers tokens are still held to the golden, numbers are only "
             "shown";
     report.notes.push_back(note.str());
@@ -262,7 +198,9 @@ CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& option
     const auto model = models.get(plan.suite.model, plan.suite.numerics);
     for (const GoldenPrompt* prompt : plan.prompts) {
       if (options.progress) options.progress(plan.suite.name + ' ' + prompt->name);
-      suite.prompts.push_back(run_prompt(*model, *prompt, plan.suite, options, suite.coverage));
+      run_on(options, *model, &suite.coverage, [&](const TextModel& running) {
+        suite.prompts.push_back(run_prompt(running, *prompt, plan.suite, options, suite.coverage));
+      });
     }
     if (options.time) {
       if (options.progress) options.progress(plan.suite.name + ", timing");
@@ -270,7 +208,7 @@ CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& option
       plain.arithmetic = plan.suite.numerics.arithmetic;
       reference.arithmetic = Arithmetic::kReference;
       time_suite(plan, *model, *plain_models.get(plan.suite.model, plain),
-                 *reference_models.get(plan.suite.model, reference), options.chunk, suite);
+                 *reference_models.get(plan.suite.model, reference), options, suite);
     }
     suite.claims_checked = plan.prompts.size() == plan.golden.prompts.size();
     if (suite.claims_checked) find_vacuous(suite);

@@ -15,6 +15,7 @@
 #include "golden/generation_check.h"
 #include "golden/golden_file.h"
 #include "golden/layer_check.h"
+#include "golden/planned_suite.h"
 #include "model/transformer.h"
 #include "platform/coverage.h"
 #include "platform/errors.h"
@@ -67,23 +68,22 @@ struct CheckReport {
 using ModelLoader = std::function<std::shared_ptr<const TextModel>(
     const std::filesystem::path& directory, const Numerics& numerics)>;
 
+// Calls `body` with a model that does what `model`, of one rank, does: itself, or the leader of a
+// mesh of ranks (model/leader.h). `coverage`, if not null, also gets what the other ranks cover.
+using ModelRunner = std::function<void(const TextModel& model, Coverage* coverage,
+                                       const std::function<void(const TextModel& running)>& body)>;
+
 struct RunOptions {
-  std::vector<std::string> suite_patterns;  // with * and ?; empty: all
-  std::string prompt_pattern;               // empty: all
-  int64_t chunk = 0;                        // prompt tokens a forward; 0: all in one
-  std::optional<double> fp8_max;            // overrides the suites' numerics
-  std::optional<Arithmetic> arithmetic;     // likewise
+  SuiteSelection selection;
+  int64_t chunk = 0;  // prompt tokens a forward; 0: all in one
   bool time = false;
   ModelLoader load;  // empty: TextModel::load on `device`
+  ModelRunner run;   // empty: on one rank
   at::Device device = at::kCPU;
   std::function<void(const std::string& line)> progress;  // may be empty
 };
 
-// Reads every golden file first, so that bad input ends the run before it starts. Throws
-// ConfigError for a pattern that matches nothing, and what golden files and checkpoints throw.
+// Throws what plan_suites throws, before anything runs.
 CheckReport run_check(const std::vector<Suite>& suites, const RunOptions& options);
-
-// True if `text` matches a pattern with * and ?.
-bool matches_pattern(const std::string& pattern, const std::string& text);
 
 }  // namespace deepinfer

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "golden/check_report.h"
+#include "golden/text_table.h"
 
 namespace deepinfer {
 namespace {
@@ -27,45 +28,6 @@ std::string decimal(double value, int digits) {
 std::string ratio_text(int64_t part, int64_t whole) {
   return std::to_string(part) + '/' + std::to_string(whole);
 }
-
-// Rows of cells in columns as wide as their widest cell; the first row is the heading.
-class Table {
- public:
-  using Paint = std::function<std::string(std::string_view)>;
-
-  explicit Table(std::vector<std::string> heading) { rows_.push_back({std::move(heading), {}}); }
-  // `paint` dresses the row's last cell.
-  void add(std::vector<std::string> cells, Paint paint = {}) {
-    rows_.push_back({std::move(cells), std::move(paint)});
-  }
-  bool empty() const { return rows_.size() == 1; }
-
-  void write(const TextStyle& style, std::ostream& out) const {
-    std::vector<size_t> widths;
-    for (const Row& row : rows_) {
-      widths.resize(std::max(widths.size(), row.cells.size()));
-      for (size_t i = 0; i < row.cells.size(); ++i) {
-        widths[i] = std::max(widths[i], row.cells[i].size());
-      }
-    }
-    for (const Row& row : rows_) {
-      std::string line;
-      for (size_t i = 0; i < row.cells.size(); ++i) {
-        const bool last = i + 1 == row.cells.size();
-        line += last && row.paint ? row.paint(row.cells[i]) : row.cells[i];
-        if (!last) line.append(widths[i] - row.cells[i].size() + 2, ' ');
-      }
-      out << (&row == &rows_.front() ? style.title(line) : line) << '\n';
-    }
-  }
-
- private:
-  struct Row {
-    std::vector<std::string> cells;
-    Paint paint;
-  };
-  std::vector<Row> rows_;
-};
 
 std::string tokens_text(const GenerationResult& generation) {
   return ratio_text(generation.matched(), kCountedTokens);

@@ -2,54 +2,281 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "model/compressor.h"
 #include "model/indexer.h"
-#include "platform/errors.h"
 #include "platform/fault.h"
-#include "platform/formats.h"
 #include "platform/ops.h"
 
 namespace deepinfer {
 
 namespace {
 
-// Places in `keys` (window rows from position `first_key` on) of positions p-window+1 .. p, oldest
-// first, -1 padded: int32 [count, window].
-at::Tensor window_index(const BatchSpan& span, int64_t first_key, int64_t window,
-                        at::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
-  const at::Tensor query = at::arange(span.position, span.end_position(), options).unsqueeze(1);
-  const at::Tensor slot = at::arange(window, options).unsqueeze(0);
-  const at::Tensor position = (query - window + 1).clamp_min(first_key) + slot;
-  return at::where(position.le(query), position - first_key, at::full({}, -1, options))
-      .to(at::kInt);
+int64_t window_length(const ModelConfig& config) {
+  return config.sliding_window + (fault("window_one_longer") ? 1 : 0) -
+         (fault("window_one_shorter") ? 1 : 0);
 }
 
-// wo_a, [rows, heads * head_dim] -> [rows, o_groups * o_lora_rank]: each o-group is the
-// row-parallel product of its own heads, by their leaves. The input is not quantised
-// (model-verified.md 3, rule 2).
-at::Tensor output_latent(const ModelConfig& config, const Projection& wo_a, const at::Tensor& x) {
-  const int64_t rank = config.o_lora_rank, channels = config.head_dim;
-  const int64_t heads = config.num_attention_heads / config.o_groups;  // of a group
-  DEEPINFER_ASSERT(!wo_a.quantized() || rank % kScaleBlock == 0,
-                   "wo_a: the " << rank << " rows of a group are no whole tiles");
-  const ShardMap map = ShardMap::contiguous("heads", config.num_attention_heads, 1);
-  std::vector<at::Tensor> groups;
-  for (int64_t group = 0; group < config.o_groups; ++group) {
-    const IndexRange own = {group * heads, (group + 1) * heads};
-    const auto rows_of = [&](const at::Tensor& all, int64_t rows) {
-      return all.slice(0, group * rows, (group + 1) * rows);
-    };
-    const ops::OptionalTensor scale =
-        wo_a.quantized() ? ops::OptionalTensor(rows_of(wo_a.scale, rank / kScaleBlock))
-                         : ops::OptionalTensor();
-    groups.push_back(ops::linear_partials(x.slice(1, own.begin * channels, own.end * channels),
-                                          rows_of(wo_a.weight, rank), scale, 0, 0,
-                                          column_bounds(map, own, channels, own.count() * channels))
-                         .select(0, 0));
+// Everything before the heads: the same on every rank.
+struct Latents {
+  at::Tensor q;                      // [rows, q_lora_rank]
+  at::Tensor kv;                     // [rows, head_dim], window rows of this layer
+  std::vector<ClosedGroups> closed;  // KV sources
+  IndexQuery index;                  // index sources
+};
+
+Latents make_latents(const ForwardContext& context, const LayerPlan& plan,
+                     const AttentionWeights& weights, const at::Tensor& x) {
+  const ModelConfig& config = context.config;
+  const Numerics& numerics = context.numerics;
+  const RopeTable& rope = context.rope_of(plan);
+  Latents latents;
+  latents.q =
+      ops::rms_norm(project(x, weights.wq_a, numerics), weights.q_norm, config.rms_norm_eps);
+  at::Tensor kv =
+      ops::rms_norm(project(x, weights.wkv, numerics), weights.kv_norm, config.rms_norm_eps);
+  kv = ops::rope(kv, rope.cos, rope.sin, /*inverse=*/false);
+  if (numerics.quantize_window) {
+    // The rotary tail is quantised with the rest (V4 left it out).
+    const at::Tensor quantized = ops::fake_quantize_aq32(kv, numerics.fp8_max);
+    const int64_t plain = config.head_dim - config.qk_rope_head_dim;
+    kv = fault("window_row_rotary_tail_unquantised")
+             ? at::cat({quantized.slice(1, 0, plain), kv.slice(1, plain)}, 1)
+             : quantized;
   }
-  return at::cat(groups, 1).to(x.scalar_type());
+  latents.kv = kv;
+  if (plan.owns_kv) latents.closed = close_groups(context, plan, *weights.compressor, x);
+  if (plan.owns_index) {
+    latents.index = index_query(context, plan, *weights.indexer, x, latents.q);
+  }
+  return latents;
+}
+
+// The rank's own keys that the rows of a span may attend.
+struct SpanKeys {
+  at::Tensor window;            // [keys, head_dim], at WindowPlaces::positions
+  at::Tensor kept;              // of those, what the next forward needs
+  at::Tensor compressed;        // [rows, head_dim]
+  at::Tensor compressed_entry;  // int64 [rows]
+  at::Tensor selected;          // int32 [count, index_topk], rows of compressed
+};
+
+std::vector<SpanKeys> gather_keys(const ForwardContext& context, const LayerPlan& plan,
+                                  const at::Tensor& kv) {
+  const TileShard& tiles = context.rank.tiles();
+  std::vector<SpanKeys> all;
+  for (size_t i = 0; i < context.spans.size(); ++i) {
+    const BatchSpan& span = context.spans[i];
+    const WindowPlaces& places = context.window[i];
+    SpanKeys& keys = all.emplace_back();
+    at::Tensor kept = span.sequence->window[plan.layer];
+    if (fault("window_lost_between_chunks")) kept = kept.slice(0, 0, 0);
+    at::Tensor added = span.rows_of(kv);
+    if (!tiles.keeps_all()) {
+      added = added.index_select(0, places.positions.slice(0, kept.size(0)) - span.position);
+    }
+    keys.window = at::cat({kept, added}, 0);
+    // One row less than the window: the next query brings its own. Cloned, so that the chunk is
+    // released.
+    const int64_t oldest =
+        std::max(span.end_position() - (window_length(context.config) - 1), places.first_key);
+    keys.kept =
+        keys.window.slice(0, tiles.rows_before(oldest) - tiles.rows_before(places.first_key))
+            .clone();
+    keys.compressed = keys.window.slice(0, 0, 0);
+    keys.compressed_entry = places.positions.slice(0, 0, 0);
+    if (plan.compressed() && !(fault("topk_of_own_layer_missing") && !plan.owns_index)) {
+      keys.compressed_entry = context.own_entries.at(plan.kv_source)[i];
+      keys.compressed =
+          span.sequence->caches.at(plan.kv_source).rows.slice(0, 0, keys.compressed_entry.size(0));
+      keys.selected = context.selected.at(plan.index_source)[i];
+    } else {
+      keys.selected = at::empty({span.count, 0}, places.index.options());
+    }
+  }
+  return all;
+}
+
+// One context-parallel rank: every head of q over all keys. q [rows, heads, head_dim] -> the same.
+at::Tensor attend_all(const ForwardContext& context, const std::vector<SpanKeys>& keys,
+                      const at::Tensor& q, const at::Tensor& sink, double scale) {
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    outputs.push_back(std::get<0>(ops::sparse_attention(
+        context.spans[i].rows_of(q), keys[i].window, context.window[i].first_key,
+        context.window[i].index, keys[i].compressed, keys[i].selected, sink, scale,
+        context.numerics.narrow_probabilities)));
+  }
+  return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
+}
+
+// Partials of the rank's subtrees over its own keys: fp32 [heads, S, rows, head_dim + 2], the last
+// two channels maximum and sum.
+at::Tensor attend_own(const ForwardContext& context, const std::vector<SpanKeys>& keys,
+                      const at::Tensor& q, const ops::OptionalTensor& maximum, double scale) {
+  const IndexRange positions = context.rank.tiles().positions();
+  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
+  const at::Tensor packed =
+      at::empty({q.size(1), subtrees, q.size(0), q.size(2) + 2}, q.options().dtype(at::kFloat));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const BatchSpan& span = context.spans[i];
+    ops::OptionalTensor span_maximum;
+    if (maximum.has_value()) span_maximum = span.rows_of(*maximum);
+    const auto [largest, sum, out] = ops::attention_partials(
+        span.rows_of(q), keys[i].window, context.window[i].positions, context.window[i].index,
+        keys[i].compressed, keys[i].compressed_entry, keys[i].selected, span_maximum, scale,
+        positions.begin, positions.count());
+    const int64_t channels = out.size(3);
+    const at::Tensor span_partials = packed.slice(2, span.begin, span.begin + span.count);
+    span_partials.slice(3, 0, channels).copy_(out.permute({2, 0, 1, 3}));
+    span_partials.select(3, channels).copy_(largest.permute({2, 0, 1}));
+    span_partials.select(3, channels + 1).copy_(sum.permute({2, 0, 1}));
+  }
+  return packed;
+}
+
+// What the ranks sent, [heads, their subtrees, rows, channels + 2] each, one after the other: by
+// subtree, [S, rows, heads, channels + 2].
+at::Tensor by_subtree(const at::Tensor& received, const std::vector<int64_t>& counts,
+                      const TileSubtrees& subtrees, int64_t heads, int64_t rows) {
+  const auto ranks = static_cast<int64_t>(counts.size());
+  const auto all = static_cast<int64_t>(subtrees.begins.size());
+  const int64_t width = heads * rows == 0 ? 0 : received.numel() / (all * heads * rows);
+  if (subtrees.alike) {
+    return received.view({ranks, heads, all / ranks, rows, width})
+        .permute({0, 2, 3, 1, 4})
+        .reshape({all, rows, heads, width});
+  }
+  std::vector<at::Tensor> pieces;
+  int64_t at = 0;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    pieces.push_back(
+        received.narrow(0, at, counts[rank]).view({heads, subtrees.of_rank[rank], rows, width}));
+    at += counts[rank];
+  }
+  return at::cat(pieces, 1).permute({1, 2, 0, 3});
+}
+
+// Attention over the keys of all context-parallel ranks (architecture.md, "Attention"): each rank
+// attends its own keys with all heads, hands every rank the partials of some heads, merges what it
+// gets of its own heads, adds the sink once, and gathers the heads again.
+at::Tensor attend_sharded(const ForwardContext& context, const std::vector<SpanKeys>& keys,
+                          const at::Tensor& q, const at::Tensor& sink, double scale) {
+  const ParallelRank& rank = context.rank;
+  const AxisSet varies = Axis::kTensor | Axis::kContext;
+  const int64_t rows = q.size(0), channels = q.size(2);
+  const int64_t ranks = rank.size(Axis::kContext), own = rank.index(Axis::kContext);
+
+  ops::OptionalTensor maximum;
+  if (context.numerics.narrow_probabilities) {
+    // Probabilities are rounded against the maximum of the whole list (CANONICAL.md C7.4).
+    const at::Tensor own_maximum = rank.region(varies, [&] {
+      std::vector<at::Tensor> by_span;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        by_span.push_back(ops::attention_maximum(context.spans[i].rows_of(q), keys[i].window,
+                                                 context.window[i].index, keys[i].compressed,
+                                                 keys[i].selected, scale));
+      }
+      return by_span.size() == 1 ? by_span[0] : at::cat(by_span, 0);
+    });
+    const at::Tensor all_maximum = rank.all_reduce_max(Axis::kContext, own_maximum);
+    maximum = fault("own_maximum_for_narrow_probabilities") ? own_maximum : all_maximum;
+  }
+  const at::Tensor partials =
+      rank.region(varies, [&] { return attend_own(context, keys, q, maximum, scale); });
+
+  const UnitShards& merged_heads = rank.mesh().merged_heads(rank.index(Axis::kTensor));
+  const TileSubtrees& subtrees = rank.mesh().tile_subtrees();
+  const IndexRange my_heads = merged_heads.of_rank[static_cast<size_t>(own)];
+  std::vector<int64_t> send, receive;
+  for (size_t other = 0; other < static_cast<size_t>(ranks); ++other) {
+    const int64_t elements = rows * (channels + 2);  // of one head and subtree
+    send.push_back(merged_heads.of_rank[other].count() * partials.size(1) * elements);
+    receive.push_back(my_heads.count() * subtrees.of_rank[other] * elements);
+  }
+  const at::Tensor received = rank.all_to_all(Axis::kContext, partials.view({-1}), send, receive);
+
+  // Padded to the most heads of a rank, so that all give as many.
+  const at::Tensor merged = rank.region(varies, [&] {
+    const at::Tensor all = by_subtree(received, receive, subtrees, my_heads.count(), rows);
+    const at::Tensor out = std::get<0>(ops::attention_merge(
+        all.select(3, channels).contiguous(), all.select(3, channels + 1).contiguous(),
+        all.slice(3, 0, channels).contiguous(), subtrees.begins, subtrees.counts,
+        sink.slice(0, my_heads.begin, my_heads.end), q.scalar_type()));
+    return at::constant_pad_nd(out.permute({1, 0, 2}),
+                               {0, 0, 0, 0, 0, merged_heads.most - out.size(1)}, 0);
+  });
+  const at::Tensor gathered = rank.all_gather(Axis::kContext, merged);  // [ranks, most, rows, C]
+  return rank.region(Axis::kTensor, [&] {
+    if (merged_heads.alike && !fault("heads_gathered_backwards")) {
+      return gathered.view({-1, rows, channels}).permute({1, 0, 2}).contiguous();
+    }
+    std::vector<at::Tensor> by_rank;
+    for (int64_t other = 0; other < ranks; ++other) {
+      const int64_t count = merged_heads.of_rank[static_cast<size_t>(other)].count();
+      if (count > 0) by_rank.push_back(gathered.select(0, other).slice(0, 0, count));
+    }
+    if (fault("heads_gathered_backwards")) std::reverse(by_rank.begin(), by_rank.end());
+    return at::cat(by_rank, 0).permute({1, 0, 2}).contiguous();
+  });
+}
+
+// Row-parallel wo_a: partials fp32 [S, rows, o_groups * o_lora_rank] of the rank's heads. A group
+// without columns of a subtree adds -0, which is nothing.
+at::Tensor output_latent_partials(const ForwardContext& context, const AttentionWeights& weights,
+                                  const at::Tensor& out) {
+  const ModelConfig& config = context.config;
+  const ColumnShards& heads = context.rank.mesh().heads();
+  const int64_t place = context.rank.index(Axis::kTensor);
+  const IndexRange own = heads.columns_of_rank(place);
+  const int64_t columns = heads.columns() / config.o_groups;
+  const IndexRange positions = heads.map().positions_of_rank(place);
+  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
+  const int64_t width = config.o_lora_rank;
+  const at::Tensor partials = at::full({subtrees, out.size(0), config.o_groups * width}, -0.0,
+                                       out.options().dtype(at::kFloat));
+  for (int64_t group = 0; group < config.o_groups; ++group) {
+    const IndexRange within = {group * columns, (group + 1) * columns};
+    const IndexRange mine = heads.columns_of_rank(place, within);
+    if (mine.count() == 0) continue;
+    partials.slice(2, group * width, (group + 1) * width)
+        .copy_(project_partials(out.slice(1, mine.begin - own.begin, mine.end - own.begin),
+                                weights.wo_a.rows(group * width, (group + 1) * width),
+                                mine.begin - within.begin, positions.begin,
+                                heads.bounds(place, within)));
+  }
+  return partials;
+}
+
+// The grouped output projection of the rank's heads, out [rows, heads, head_dim] -> [rows, hidden].
+at::Tensor project_output(const ForwardContext& context, const AttentionWeights& weights,
+                          const at::Tensor& out, at::ScalarType type) {
+  const Numerics& numerics = context.numerics;
+  const ParallelRank& rank = context.rank;
+  const Mesh& mesh = rank.mesh();
+  const at::Tensor latent_partials = rank.region(Axis::kTensor, [&] {
+    at::Tensor flat = out.reshape({out.size(0), out.size(1) * out.size(2)});
+    if (fault("wo_a_input_quantised") && numerics.quantize_linear) {
+      flat = ops::fake_quantize_aq32(flat, numerics.fp8_max);
+    }
+    // wo_a's input is not quantised (model-verified.md 3, rule 2).
+    const at::Tensor partials = output_latent_partials(context, weights, flat);
+    return fault("latent_rounded_before_its_sum") ? partials.to(type).to(at::kFloat) : partials;
+  });
+  // Summed before wo_b's input is quantised, which is not linear (model.md 5.1).
+  const at::Tensor latent =
+      rank.all_reduce_tree(Axis::kTensor, mesh.heads().map(), latent_partials);
+  const at::Tensor partials = rank.region(Axis::kTensor, [&] {
+    const int64_t place = rank.index(Axis::kTensor);
+    const IndexRange own = mesh.output().columns_of_rank(place);
+    const at::Tensor z = latent.slice(1, own.begin, own.end).to(type).contiguous();
+    return project_partials(quantized_input(z, weights.wo_b, numerics), weights.wo_b, own.begin,
+                            mesh.output().map().positions_of_rank(place).begin,
+                            mesh.output().bounds(place, {0, mesh.output().columns()}));
+  });
+  return rank.all_reduce_tree(Axis::kTensor, mesh.output().map(), partials).to(type);
 }
 
 }  // namespace
@@ -61,76 +288,66 @@ const RopeTable& ForwardContext::rope_of(const LayerPlan& plan) const {
   return compressed ? compressed_rope : window_rope;
 }
 
+WindowPlaces window_places(const BatchSpan& span, const ModelConfig& config, const TileShard& tiles,
+                           at::Device device) {
+  const int64_t window = window_length(config);
+  WindowPlaces places;
+  places.first_key = fault("window_lost_between_chunks")
+                         ? span.position
+                         : std::max<int64_t>(span.position - (window - 1), 0);
+  places.positions = tiles.entries({places.first_key, span.end_position()});
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  const at::Tensor query = at::arange(span.position, span.end_position(), options).unsqueeze(1);
+  const at::Tensor position =
+      (query - window + 1).clamp_min(places.first_key) + at::arange(window, options).unsqueeze(0);
+  const at::Tensor unused = at::full({}, -1, options);
+  const at::Tensor row = tiles.rows(at::where(position.le(query), position, unused));
+  const at::Tensor first = at::full({}, tiles.rows_before(places.first_key), row.options());
+  places.index = at::where(row.ge(0), row - first, row);
+  return places;
+}
+
 at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
                      const AttentionWeights& weights, const at::Tensor& x) {
   const ModelConfig& config = context.config;
-  const Numerics& numerics = context.numerics;
-  const int64_t rows = x.size(0), heads = config.num_attention_heads, channels = config.head_dim;
+  const ParallelRank& rank = context.rank;
+  const int64_t rows = x.size(0), channels = config.head_dim;
   const RopeTable& rope = context.rope_of(plan);
+  const Latents latents = rank.region({}, [&] { return make_latents(context, plan, weights, x); });
+  if (plan.owns_kv) append_entries(context, plan, latents.closed);
+  if (plan.owns_index) select_entries(context, plan, latents.index);
 
-  const at::Tensor q_latent =
-      ops::rms_norm(project(x, weights.wq_a, numerics), weights.q_norm, config.rms_norm_eps);
-  at::Tensor q = project(q_latent, weights.wq_b, numerics).view({rows, heads, channels});
-  if (fault("q_head_norm")) {
-    q = ops::rms_norm(q, at::ones({channels}, q.options()), config.rms_norm_eps);
+  const std::vector<SpanKeys> keys =
+      rank.region(Axis::kContext, [&] { return gather_keys(context, plan, latents.kv); });
+  for (size_t i = 0; i < keys.size(); ++i) {
+    context.spans[i].sequence->window[plan.layer] = keys[i].kept;
   }
-  q = ops::rope(q, rope.cos, rope.sin, /*inverse=*/false);
-
-  at::Tensor kv =
-      ops::rms_norm(project(x, weights.wkv, numerics), weights.kv_norm, config.rms_norm_eps);
-  kv = ops::rope(kv, rope.cos, rope.sin, /*inverse=*/false);
-  if (numerics.quantize_window) {
-    // The rotary tail is quantised with the rest (V4 left it out).
-    const at::Tensor quantized = ops::fake_quantize_aq32(kv, numerics.fp8_max);
-    const int64_t plain = channels - config.qk_rope_head_dim;
-    kv = fault("window_row_rotary_tail_unquantised")
-             ? at::cat({quantized.slice(1, 0, plain), kv.slice(1, plain)}, 1)
-             : quantized;
-  }
-
-  if (plan.owns_kv) compress(context, plan, *weights.compressor, x);
-  if (plan.owns_index) select_entries(context, plan, *weights.indexer, x, q_latent);
-
-  int64_t window = config.sliding_window;
-  if (fault("window_one_longer")) ++window;
-  if (fault("window_one_shorter")) --window;
   const double scale = 1.0 / std::sqrt(static_cast<double>(channels));
-  std::vector<at::Tensor> outputs;
-  for (size_t i = 0; i < context.spans.size(); ++i) {
-    const BatchSpan& span = context.spans[i];
-    Sequence& sequence = *span.sequence;
-    at::Tensor& kept = sequence.window[plan.layer];
-    if (fault("window_lost_between_chunks")) kept = kept.slice(0, 0, 0);
-    const at::Tensor keys = at::cat({kept, span.rows_of(kv)}, 0);
-    const int64_t first_key = span.position - kept.size(0);
-
-    at::Tensor compressed = keys.slice(0, 0, 0);
-    at::Tensor selected =
-        at::empty({span.count, 0}, at::TensorOptions().dtype(at::kInt).device(x.device()));
-    if (plan.compressed() && !(fault("topk_of_own_layer_missing") && !plan.owns_index)) {
-      const CompressedCache& cache = sequence.caches.at(plan.kv_source);
-      compressed = cache.rows.slice(0, 0, cache.entries);
-      selected = context.topk.at(plan.index_source)[i];
+  const int64_t heads =
+      rank.mesh().heads().columns_of_rank(rank.index(Axis::kTensor)).count() / channels;
+  const auto query = [&] {
+    at::Tensor q = project(latents.q, weights.wq_b, context.numerics).view({rows, heads, channels});
+    if (fault("q_head_norm")) {
+      q = ops::rms_norm(q, at::ones({channels}, q.options()), config.rms_norm_eps);
     }
-    const auto [out, lse] = ops::sparse_attention(
-        span.rows_of(q), keys, first_key, window_index(span, first_key, window, x.device()),
-        compressed, selected, weights.sink, scale, numerics.narrow_probabilities);
-    outputs.push_back(out);
-    // One row less than the window: the next query brings its own. Cloned, so that the chunk is
-    // released.
-    kept = keys.slice(0, std::max<int64_t>(keys.size(0) - (window - 1), 0)).clone();
+    return ops::rope(q, rope.cos, rope.sin, /*inverse=*/false);
+  };
+  const auto unrotated = [&](const at::Tensor& out) {
+    return fault("inverse_rope_missing") ? out : ops::rope(out, rope.cos, rope.sin, true);
+  };
+  at::Tensor out;
+  if (heads == 0) {  // more ranks than heads: nothing to attend with, but the sums to take part in
+    out = at::empty({rows, 0, channels}, x.options());
+  } else if (rank.size(Axis::kContext) == 1) {
+    out = rank.region(Axis::kTensor, [&] {
+      return unrotated(attend_all(context, keys, query(), weights.sink, scale));
+    });
+  } else {
+    const at::Tensor q = rank.region(Axis::kTensor, query);
+    const at::Tensor merged = attend_sharded(context, keys, q, weights.sink, scale);
+    out = rank.region(Axis::kTensor, [&] { return unrotated(merged); });
   }
-  at::Tensor out = outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
-  if (!fault("inverse_rope_missing")) out = ops::rope(out, rope.cos, rope.sin, /*inverse=*/true);
-
-  at::Tensor by_head = out.reshape({rows, heads * channels});
-  if (fault("wo_a_input_quantised") && numerics.quantize_linear) {
-    by_head = ops::fake_quantize_aq32(by_head, numerics.fp8_max);
-  }
-  const at::Tensor latent = output_latent(config, weights.wo_a, by_head);
-  const int64_t units = (latent.size(1) + kScaleBlock - 1) / kScaleBlock;
-  return project_row_parallel(latent, weights.wo_b, numerics,
-                              ShardMap::contiguous("output latent", units, 1), kScaleBlock);
+  return project_output(context, weights, out, x.scalar_type());
 }
 
 }  // namespace deepinfer

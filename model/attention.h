@@ -10,8 +10,13 @@
 
 namespace deepinfer {
 
-// x: normed input [rows, hidden] -> [rows, hidden]. Appends to the sequences' caches of this layer.
+// x: normed input [rows, hidden] -> [rows, hidden], the same on every rank. `weights` are the
+// rank's (shard_text_weights). Appends to the sequences' caches of this layer.
 at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
                      const AttentionWeights& weights, const at::Tensor& x);
+
+// Keys of the window of a span, and where its queries find them.
+WindowPlaces window_places(const BatchSpan& span, const ModelConfig& config, const TileShard& tiles,
+                           at::Device device);
 
 }  // namespace deepinfer

@@ -8,29 +8,28 @@ namespace deepinfer {
 
 namespace {
 
-// Groups that close in this span, pooled: [groups, head_dim] in the activation dtype. Ratios
-// above 1.
+// Pools the groups that close in this span, [groups, head_dim] in the activation dtype, and leaves
+// the rest open in `closed`. Ratios above 1.
 at::Tensor pool_groups(const BatchSpan& span, int64_t ratio, at::Tensor values, at::Tensor gates,
-                       at::ScalarType activation, CompressedCache& cache) {
-  if (fault("open_group_dropped") && cache.open_value.defined()) {
-    cache.open_value.zero_();
-    cache.open_gate.zero_();
-  }
+                       at::ScalarType activation, const CompressedCache& cache,
+                       ClosedGroups& closed) {
   if (cache.open_value.defined()) {
-    values = at::cat({cache.open_value, values}, 0);
-    gates = at::cat({cache.open_gate, gates}, 0);
+    const bool lost = fault("open_group_dropped");
+    values = at::cat({lost ? at::zeros_like(cache.open_value) : cache.open_value, values}, 0);
+    gates = at::cat({lost ? at::zeros_like(cache.open_gate) : cache.open_gate, gates}, 0);
   }
   DEEPINFER_ASSERT((span.end_position() - values.size(0)) % ratio == 0,
                    values.size(0) << " pending tokens at position " << span.end_position());
   // Groups are anchored at position 0 of the request, wherever a chunk ends.
   const int64_t groups = values.size(0) / ratio;
-  const int64_t closed = groups * ratio;
-  const bool open = closed < values.size(0);
-  cache.open_value = open ? values.slice(0, closed).clone() : at::Tensor();
-  cache.open_gate = open ? gates.slice(0, closed).clone() : at::Tensor();
+  const int64_t pooled = groups * ratio;
+  if (pooled < values.size(0)) {
+    closed.open_value = values.slice(0, pooled).clone();
+    closed.open_gate = gates.slice(0, pooled).clone();
+  }
   const int64_t channels = values.size(1);
-  return ops::compress_pool(values.slice(0, 0, closed).reshape({groups, ratio, channels}),
-                            gates.slice(0, 0, closed).reshape({groups, ratio, channels}))
+  return ops::compress_pool(values.slice(0, 0, pooled).reshape({groups, ratio, channels}),
+                            gates.slice(0, 0, pooled).reshape({groups, ratio, channels}))
       .to(activation);  // rounded before its norm (model-verified.md 4)
 }
 
@@ -43,8 +42,8 @@ at::Tensor visible_entries(const BatchSpan& span, int64_t ratio, at::Device devi
   return at::floor_divide(position + ahead, ratio);
 }
 
-void compress(ForwardContext& context, const LayerPlan& plan, const CompressorWeights& weights,
-              const at::Tensor& x) {
+std::vector<ClosedGroups> close_groups(const ForwardContext& context, const LayerPlan& plan,
+                                       const CompressorWeights& weights, const at::Tensor& x) {
   const ModelConfig& config = context.config;
   const Numerics& numerics = context.numerics;
   const int64_t ratio = plan.ratio;
@@ -54,37 +53,68 @@ void compress(ForwardContext& context, const LayerPlan& plan, const CompressorWe
   const at::Tensor values = ops::linear(x, weights.wkv, type);
   const at::Tensor gates = pooled ? ops::linear(x, weights.wgate, at::kFloat) : at::Tensor();
 
+  std::vector<ClosedGroups> all;
   for (const BatchSpan& span : context.spans) {
-    CompressedCache& cache = span.sequence->caches.at(plan.layer);
+    const CompressedCache& cache = span.sequence->caches.at(plan.layer);
+    ClosedGroups& closed = all.emplace_back();
     at::Tensor latent = span.rows_of(values);
     if (pooled) {
-      latent = pool_groups(span, ratio, latent, span.rows_of(gates), x.scalar_type(), cache);
+      latent =
+          pool_groups(span, ratio, latent, span.rows_of(gates), x.scalar_type(), cache, closed);
       context.cover(Path::kGroupClosed, latent.size(0));
-      context.cover(Path::kGroupLeftOpen, cache.open_value.defined() ? 1 : 0);
+      context.cover(Path::kGroupLeftOpen, closed.open_value.defined() ? 1 : 0);
     }
-    const int64_t entries = latent.size(0);
-    if (entries == 0) continue;
+    closed.entries = latent.size(0);
+    if (closed.entries == 0) continue;
     latent = ops::rms_norm(latent, weights.norm, config.rms_norm_eps);
 
-    const at::Tensor entry = at::arange(cache.entries, cache.entries + entries,
+    const at::Tensor entry = at::arange(cache.entries, cache.entries + closed.entries,
                                         at::TensorOptions().dtype(at::kLong).device(x.device()));
     // An entry rotates at the position of its group's first token.
     const at::Tensor position =
         entry * ratio + (fault("entry_rotated_at_group_end") ? ratio - 1 : 0);
     const auto [cos, sin] = ops::rope_table(position, context.compressed_frequencies.values);
-    at::Tensor row = ops::rope(latent, cos, sin, /*inverse=*/false);
-    if (numerics.quantize_compressed) row = ops::fake_quantize_fq4_16(row, numerics.fp8_max);
+    closed.rows = ops::rope(latent, cos, sin, /*inverse=*/false);
+    if (numerics.quantize_compressed) {
+      closed.rows = ops::fake_quantize_fq4_16(closed.rows, numerics.fp8_max);
+    }
 
     // The index key comes from the latent before RoPE.
-    const at::Tensor key_input = fault("index_key_from_rotated_latent") ? row : latent;
+    const at::Tensor key_input = fault("index_key_from_rotated_latent") ? closed.rows : latent;
     at::Tensor key = ops::rms_norm(ops::linear(key_input, weights.index_wk, x.scalar_type()),
                                    weights.index_k_norm, config.rms_norm_eps);
     key = ops::rope(key, cos, sin, /*inverse=*/false);
-    if (numerics.quantize_index) key = ops::fake_quantize_fq4_32(key);
+    closed.index_keys = numerics.quantize_index ? ops::fake_quantize_fq4_32(key) : key;
+  }
+  return all;
+}
 
-    ops::kv_store(cache.rows, row, entry);
-    ops::kv_store(cache.index_keys, key, entry);
-    cache.entries += entries;
+void append_entries(ForwardContext& context, const LayerPlan& plan,
+                    const std::vector<ClosedGroups>& closed) {
+  const TileShard& tiles = context.rank.tiles();
+  std::vector<at::Tensor>& own_entries = context.own_entries[plan.layer];
+  own_entries = context.rank.region(Axis::kContext, [&] {
+    std::vector<at::Tensor> own_of_spans;
+    for (size_t i = 0; i < closed.size(); ++i) {
+      const CompressedCache& cache = context.spans[i].sequence->caches.at(plan.layer);
+      const int64_t end = cache.entries + closed[i].entries;
+      const at::Tensor own = tiles.entries({0, end});
+      const int64_t kept = tiles.rows_before(cache.entries);
+      if (own.size(0) > kept) {
+        const at::Tensor slots = at::arange(kept, own.size(0), own.options());
+        const at::Tensor from = own.slice(0, kept) - cache.entries;
+        ops::kv_store(cache.rows, closed[i].rows.index_select(0, from), slots);
+        ops::kv_store(cache.index_keys, closed[i].index_keys.index_select(0, from), slots);
+      }
+      own_of_spans.push_back(own);
+    }
+    return own_of_spans;
+  });
+  for (size_t i = 0; i < closed.size(); ++i) {
+    CompressedCache& cache = context.spans[i].sequence->caches.at(plan.layer);
+    cache.entries += closed[i].entries;
+    cache.open_value = closed[i].open_value;
+    cache.open_gate = closed[i].open_gate;
   }
 }
 

@@ -2,6 +2,8 @@
 // (model-verified.md 8).
 #pragma once
 
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "model/forward_context.h"
@@ -10,10 +12,21 @@
 
 namespace deepinfer {
 
-// Appends the entries that the batch's rows close to each sequence's cache of this layer; keeps an
-// open group's raw values and gates. x: the normed attention input [rows, hidden].
-void compress(ForwardContext& context, const LayerPlan& plan, const CompressorWeights& weights,
-              const at::Tensor& x);
+// What the batch's rows of one sequence close, and what they leave open.
+struct ClosedGroups {
+  at::Tensor rows;                   // [entries, head_dim]
+  at::Tensor index_keys;             // [entries, index_head_dim]
+  at::Tensor open_value, open_gate;  // as in CompressedCache
+  int64_t entries = 0;
+};
+
+// Closes the groups of each span; changes no cache. x: the normed attention input [rows, hidden].
+std::vector<ClosedGroups> close_groups(const ForwardContext& context, const LayerPlan& plan,
+                                       const CompressorWeights& weights, const at::Tensor& x);
+
+// Appends the rank's own of them to the sequences' caches of this layer.
+void append_entries(ForwardContext& context, const LayerPlan& plan,
+                    const std::vector<ClosedGroups>& closed);
 
 // Entries that the query at each of the span's positions sees: floor((p + 1) / ratio), int64
 // [count].

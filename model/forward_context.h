@@ -10,6 +10,7 @@
 
 #include "model/config.h"
 #include "model/numerics.h"
+#include "model/parallel_rank.h"
 #include "model/rope.h"
 #include "model/sequence.h"
 #include "model/transformer.h"
@@ -33,24 +34,38 @@ struct BatchSpan {
   at::Tensor rows_of(const at::Tensor& batch) const { return batch.slice(0, begin, begin + count); }
 };
 
+// Where the queries of a span find their window: keys are the rank's own rows of positions
+// first_key .. end of the span - 1.
+struct WindowPlaces {
+  int64_t first_key = 0;
+  at::Tensor positions;  // int64 [keys], ascending
+  at::Tensor index;      // int32 [count, window]: rows of keys, oldest first, -1 padded
+};
+
 // Thread rule: one forward, one thread.
 struct ForwardContext {
   const ModelConfig& config;
   const Numerics& numerics;
+  const ParallelRank& rank;
   const RopeFrequencies& window_frequencies;      // ratio-0 layers
   const RopeFrequencies& compressed_frequencies;  // ratio > 0, YaRN
   std::vector<BatchSpan> spans;
   at::Tensor positions;       // int64 [rows]
   at::Tensor text;            // bool [rows], false for image tokens
+  bool has_images = false;    // any of text is false
   RopeTable window_rope;      // at positions, for ratio-0 layers
   RopeTable compressed_rope;  // at positions, for ratio > 0
   Observer* observer = nullptr;
   Coverage* coverage = nullptr;
 
   // Published by source layers, read by later layers of the same forward; one tensor a span.
-  std::map<int64_t, std::vector<at::Tensor>> topk;  // by index source: int32 [count, index_topk]
-  std::vector<at::Tensor> candidates;               // int32 [count, candidate_topk_blocks]
-  int64_t last_kv_owner = -1;
+  std::vector<WindowPlaces> window;
+  // By KV source: the rank's own entries of the cache, ascending, int64 [rows].
+  std::map<int64_t, std::vector<at::Tensor>> own_entries;
+  // By index source: rows of the rank's own entries that each query attends, -1 padded and for
+  // another rank's, int32 [count, index_topk].
+  std::map<int64_t, std::vector<at::Tensor>> selected;
+  std::vector<at::Tensor> candidates;  // blocks of all ranks, int32 [count, candidate_topk_blocks]
 
   at::Device device() const { return positions.device(); }
   const RopeTable& rope_of(const LayerPlan& plan) const;
@@ -58,7 +73,7 @@ struct ForwardContext {
     if (observer != nullptr) observer->value(name, layer, tensor);
   }
   void cover(Path path, int64_t count) const {
-    if (coverage != nullptr && count > 0) coverage->add(path, count);
+    if (coverage != nullptr && count > 0 && rank.counts()) coverage->add(path, count);
   }
 };
 

@@ -1,6 +1,8 @@
 #include "model/indexer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "model/compressor.h"
 #include "platform/fault.h"
@@ -10,66 +12,173 @@ namespace deepinfer {
 
 namespace {
 
-// Queries whose visible blocks outnumber the candidate blocks that are kept.
-int64_t rows_cut_by_candidates(const at::Tensor& visible, const ModelConfig& config) {
-  const at::Tensor blocks =
-      at::floor_divide(visible + config.candidate_block_size - 1, config.candidate_block_size);
-  return blocks.gt(config.candidate_topk_blocks).sum().item<int64_t>();
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks that each query sees, the newest maybe in part: int64 [count].
+at::Tensor visible_blocks(const at::Tensor& visible, const ModelConfig& config) {
+  return at::floor_divide(visible + config.candidate_block_size - 1, config.candidate_block_size);
+}
+
+// One span at an index source: scores of the rank's own entries.
+struct SpanScores {
+  at::Tensor entries;  // int64 [own], ascending
+  at::Tensor visible;  // int64 [count], entries of all ranks
+  at::Tensor scores;   // fp32 [count, own], -inf for those not visible
+};
+
+std::vector<SpanScores> score_entries(const ForwardContext& context, const LayerPlan& plan,
+                                      const IndexQuery& query) {
+  std::vector<SpanScores> all;
+  int64_t owner = plan.kv_source;
+  for (size_t i = 0; i < context.spans.size(); ++i) {
+    const BatchSpan& span = context.spans[i];
+    // Official decode reads the keys of whichever owner published last (model-verified.md 14.1): a
+    // defect.
+    const bool misled = fault("index_keys_of_last_owner") && span.position > 0 &&
+                        span.end_position() % plan.ratio != 0;
+    if (misled) owner = span.sequence->caches.rbegin()->first;
+    const CompressedCache& cache = span.sequence->caches.at(owner);
+    const TileShard& tiles = context.rank.tiles();
+    const at::Tensor visible = visible_entries(span, plan.ratio, query.q.device());
+    all.push_back({misled ? tiles.entries({0, cache.entries}) : context.own_entries.at(owner)[i],
+                   visible,
+                   ops::index_score(span.rows_of(query.q), span.rows_of(query.head_weights),
+                                    cache.index_keys.slice(0, 0, tiles.rows_before(cache.entries)),
+                                    tiles.rows_before(visible), context.numerics.narrow_index)});
+  }
+  return all;
+}
+
+at::Tensor candidate_block_of(const at::Tensor& entries, const ModelConfig& config) {
+  return at::floor_divide(entries, config.candidate_block_size);
+}
+
+// The candidate blocks of each span, from the blocks' maxima over all ranks.
+std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const LayerPlan& plan,
+                                          const std::vector<SpanScores>& spans) {
+  const ModelConfig& config = context.config;
+  const ParallelRank& rank = context.rank;
+  // Spans are padded to the most blocks, so that one collective serves all.
+  int64_t blocks = 1;
+  for (const BatchSpan& span : context.spans) {
+    const int64_t entries = span.end_position() / plan.ratio;
+    blocks = std::max(blocks, ceil_div(entries, config.candidate_block_size));
+  }
+  const at::Tensor maxima = rank.region(Axis::kContext, [&] {
+    std::vector<at::Tensor> by_span;
+    for (const SpanScores& span : spans) {
+      by_span.push_back(
+          ops::block_maxima(span.scores, candidate_block_of(span.entries, config), blocks));
+    }
+    return by_span.size() == 1 ? by_span[0] : at::cat(by_span, 0);
+  });
+  const at::Tensor all_maxima = rank.all_reduce_max(Axis::kContext, maxima);
+  return rank.region({}, [&] {
+    std::vector<at::Tensor> chosen;
+    for (size_t i = 0; i < spans.size(); ++i) {
+      // The newest block is pinned by the length of all ranks' entries.
+      const at::Tensor visible = fault("newest_block_pinned_by_own_length")
+                                     ? rank.tiles().rows_before(spans[i].visible)
+                                     : spans[i].visible;
+      chosen.push_back(ops::candidate_blocks(context.spans[i].rows_of(all_maxima),
+                                             visible_blocks(visible, config), 1,
+                                             config.candidate_topk_blocks));
+    }
+    return chosen;
+  });
+}
+
+// The largest own scores with their entries: fp32 and int32 [count, index_topk], -inf and -1 for
+// unused places.
+std::pair<at::Tensor, at::Tensor> own_topk(const SpanScores& span, int64_t k) {
+  const at::Tensor row = ops::topk_select(span.scores, k);
+  if (span.entries.size(0) == 0) {
+    return {at::full(row.sizes(), -std::numeric_limits<float>::infinity(), span.scores.options()),
+            row};
+  }
+  const at::Tensor known = row.to(at::kLong).clamp_min(0), unused = row.lt(0);
+  return {span.scores.gather(1, known).masked_fill(unused, -std::numeric_limits<float>::infinity()),
+          span.entries.index_select(0, known.reshape({-1}))
+              .view(row.sizes())
+              .to(at::kInt)
+              .masked_fill(unused, -1)};
+}
+
+void cover_selection(const ForwardContext& context, const LayerPlan& plan) {
+  if (context.coverage == nullptr) return;
+  const ModelConfig& config = context.config;
+  for (const BatchSpan& span : context.spans) {
+    const at::Tensor visible = visible_entries(span, plan.ratio, context.device());
+    context.cover(Path::kTopkDropped, visible.gt(config.index_topk).sum().item<int64_t>());
+    if (!plan.filters_by_candidates) continue;
+    context.cover(
+        Path::kCandidatesCut,
+        visible_blocks(visible, config).gt(config.candidate_topk_blocks).sum().item<int64_t>());
+  }
 }
 
 }  // namespace
 
-void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexerWeights& weights,
-                    const at::Tensor& x, const at::Tensor& q_latent) {
+IndexQuery index_query(const ForwardContext& context, const LayerPlan& plan,
+                       const IndexerWeights& weights, const at::Tensor& x,
+                       const at::Tensor& q_latent) {
   const ModelConfig& config = context.config;
   const Numerics& numerics = context.numerics;
   const int64_t rows = x.size(0), heads = config.index_n_heads, channels = config.index_head_dim;
   const RopeTable& rope = context.rope_of(plan);
-
+  cover_selection(context, plan);
   at::Tensor q = project(q_latent, weights.wq_b, numerics).view({rows, heads, channels});
   q = ops::rope(q, rope.cos, rope.sin, /*inverse=*/false);
   if (numerics.quantize_index) q = ops::fake_quantize_fq4_32(q);
   const double factor =
       1.0 / std::sqrt(static_cast<double>(channels)) / std::sqrt(static_cast<double>(heads));
-  const at::Tensor head_weights = ops::linear(x, weights.weights_proj, x.scalar_type()) * factor;
+  return {q, ops::linear(x, weights.weights_proj, x.scalar_type()) * factor};
+}
 
-  int64_t owner = plan.kv_source;
-  if (plan.owns_kv) context.last_kv_owner = plan.layer;
-  std::vector<at::Tensor>& published = context.topk[plan.layer];
-  if (plan.publishes_candidates) context.candidates.clear();
-  for (size_t i = 0; i < context.spans.size(); ++i) {
-    const BatchSpan& span = context.spans[i];
-    // Official decode reads the keys of whichever owner published last (model-verified.md 14.1): a
-    // defect.
-    if (fault("index_keys_of_last_owner") && span.position > 0 &&
-        span.end_position() % plan.ratio != 0) {
-      owner = span.sequence->caches.rbegin()->first;
-    }
-    const CompressedCache& cache = span.sequence->caches.at(owner);
-    const at::Tensor keys = cache.index_keys.slice(0, 0, cache.entries);
-    const at::Tensor visible = visible_entries(span, plan.ratio, x.device());
-    at::Tensor scores = ops::index_score(span.rows_of(q), span.rows_of(head_weights), keys, visible,
-                                         numerics.narrow_index);
-    if (plan.publishes_candidates) {
-      context.candidates.push_back(ops::candidate_blocks(
-          scores, visible, config.candidate_block_size, config.candidate_topk_blocks));
-    }
-    const bool filtered = (plan.filters_by_candidates && !fault("candidate_filter_missing")) ||
-                          (plan.publishes_candidates && fault("candidate_filter_on_its_source"));
-    if (filtered) {
-      const at::Tensor blocks = at::floor_divide(at::arange(cache.entries, visible.options()),
-                                                 config.candidate_block_size);
-      scores = ops::candidate_mask(scores, context.candidates[i], blocks);
-    }
-    if (context.coverage != nullptr) {
-      context.cover(Path::kTopkDropped, visible.gt(config.index_topk).sum().item<int64_t>());
-      if (plan.filters_by_candidates) {
-        context.cover(Path::kCandidatesCut, rows_cut_by_candidates(visible, config));
-      }
-    }
-    published.push_back(ops::topk_select(scores, config.index_topk));
+void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQuery& query) {
+  const ModelConfig& config = context.config;
+  const ParallelRank& rank = context.rank;
+  const std::vector<SpanScores> spans =
+      rank.region(Axis::kContext, [&] { return score_entries(context, plan, query); });
+  if (plan.publishes_candidates) {
+    context.candidates = choose_candidates(context, plan, spans);
   }
-  context.observe("topk", plan.layer, published.size() == 1 ? published[0] : at::cat(published, 0));
+  const bool filtered = (plan.filters_by_candidates && !fault("candidate_filter_missing")) ||
+                        (plan.publishes_candidates && fault("candidate_filter_on_its_source"));
+  const auto [scores, entries] = rank.region(Axis::kContext, [&] {
+    std::vector<at::Tensor> scores_by_span, entries_by_span;
+    for (size_t i = 0; i < spans.size(); ++i) {
+      SpanScores span = spans[i];
+      if (filtered) {
+        span.scores = ops::candidate_mask(span.scores, context.candidates[i],
+                                          candidate_block_of(span.entries, config));
+      }
+      auto [best_scores, best_entries] = own_topk(span, config.index_topk);
+      scores_by_span.push_back(best_scores);
+      entries_by_span.push_back(best_entries);
+    }
+    return std::pair(at::cat(scores_by_span, 0), at::cat(entries_by_span, 0));
+  });
+  at::Tensor topk = entries;
+  if (rank.size(Axis::kContext) > 1 && !fault("topk_of_ranks_not_merged")) {
+    // Scores and entries travel in one collective.
+    const at::Tensor best =
+        rank.all_gather(Axis::kContext, at::stack({scores.view(at::kInt), entries}));
+    const auto of_all = [&](int64_t part) {  // [rows, ranks * index_topk]
+      return best.select(1, part).permute({1, 0, 2}).reshape({topk.size(0), -1});
+    };
+    topk = rank.region({}, [&] {
+      return ops::topk_merge(of_all(0).view(at::kFloat), of_all(1), config.index_topk);
+    });
+  }
+  context.observe("topk", plan.layer, topk);
+  context.selected[plan.layer] = rank.region(Axis::kContext, [&] {
+    std::vector<at::Tensor> own;
+    for (const BatchSpan& span : context.spans) {
+      own.push_back(rank.tiles().rows(span.rows_of(topk)));
+    }
+    return own;
+  });
 }
 
 }  // namespace deepinfer

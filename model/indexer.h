@@ -10,10 +10,20 @@
 
 namespace deepinfer {
 
-// Publishes the top-k of this layer in context.topk, and the candidate blocks if it is their
-// source. x: the normed attention input [rows, hidden]; q_latent: the normed query latent [rows,
+// What the indexer asks with.
+struct IndexQuery {
+  at::Tensor q;             // [rows, index_n_heads, index_head_dim]
+  at::Tensor head_weights;  // [rows, index_n_heads]
+};
+
+// x: the normed attention input [rows, hidden]; q_latent: the normed query latent [rows,
 // q_lora_rank].
-void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexerWeights& weights,
-                    const at::Tensor& x, const at::Tensor& q_latent);
+IndexQuery index_query(const ForwardContext& context, const LayerPlan& plan,
+                       const IndexerWeights& weights, const at::Tensor& x,
+                       const at::Tensor& q_latent);
+
+// Selects over the entries of all context-parallel ranks; publishes the layer's selection in
+// context.selected, and the candidate blocks if it is their source.
+void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQuery& query);
 
 }  // namespace deepinfer

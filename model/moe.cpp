@@ -1,9 +1,9 @@
 #include "model/moe.h"
 
-#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "platform/fault.h"
-#include "platform/formats.h"
 #include "platform/ops.h"
 
 namespace deepinfer {
@@ -44,7 +44,7 @@ void cover_clamp(const ForwardContext& context, const at::Tensor& gate, const at
   context.cover(Path::kClampSeen, clamped.sum().item<int64_t>());
 }
 
-// Outputs of the routed experts, [pairs, hidden] in the order of `assignment`.
+// Outputs of the rank's routed experts, [pairs, hidden] in the order of `assignment`.
 at::Tensor routed_experts(const ForwardContext& context, const Assignment& assignment,
                           const MoeWeights& weights, const at::Tensor& x) {
   const Numerics& numerics = context.numerics;
@@ -68,24 +68,12 @@ at::Tensor routed_experts(const ForwardContext& context, const Assignment& assig
   return late ? output * assignment.weight.unsqueeze(1) : output;
 }
 
-// How the inputs of the shared expert's w2 are cut, and the columns of a slice: slice i on leaf i
-// where there are as many leaves (architecture.md, "64 leaves").
-std::pair<ShardMap, int64_t> shared_slices(int64_t columns) {
-  const int64_t width = columns % 128 == 0 ? 128 : kScaleBlock;
-  const int64_t slices = (columns + width - 1) / width;
-  if (slices > kCanonicalLeaves) return {ShardMap::contiguous("shared expert", slices, 1), width};
-  std::vector<int64_t> leaves(static_cast<size_t>(slices));
-  std::iota(leaves.begin(), leaves.end(), 0);
-  return {ShardMap::explicit_leaves("shared expert", std::move(leaves), 1), width};
-}
-
-}  // namespace
-
-at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
-                              const MoeWeights& weights, const at::Tensor& x) {
+// The gate's choice of every row, the same on every rank.
+Assignment route(const ForwardContext& context, const LayerPlan& plan, const MoeWeights& weights,
+                 const at::Tensor& x) {
   const ModelConfig& config = context.config;
   at::Tensor bias = weights.bias;
-  if (!context.text.all().item<bool>()) {
+  if (context.has_images) {
     // Image tokens choose by their own bias; the weights never see either.
     bias = at::where(context.text.unsqueeze(1), weights.bias.unsqueeze(0),
                      weights.bias_vl.unsqueeze(0));
@@ -99,18 +87,100 @@ at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
     expert_weights = expert_weights.slice(1, 0, config.num_experts_per_tok - 1);
   }
   const Assignment assignment = group_by_expert(ids, expert_weights, config.n_routed_experts);
-  cover_hits(context, plan.layer, assignment.offsets);
-  const at::Tensor routed = routed_experts(context, assignment, weights, x);
-  ops::OptionalTensor shared;
-  if (config.n_shared_experts > 0 && !fault("shared_expert_missing")) {
-    const at::Tensor gate = project(x, weights.shared_w1, context.numerics);
-    const at::Tensor up = project(x, weights.shared_w3, context.numerics);
-    cover_clamp(context, gate, up);
-    const at::Tensor hidden = ops::swiglu(gate, up, {}, config.swiglu_limit);
-    const auto [map, width] = shared_slices(hidden.size(1));
-    shared = project_row_parallel(hidden, weights.shared_w2, context.numerics, map, width);
+  if (context.rank.counts()) cover_hits(context, plan.layer, assignment.offsets);
+  return assignment;
+}
+
+// The pairs of experts [own.begin, own.end).
+Assignment part_of(const Assignment& all, IndexRange own) {
+  const int64_t* offsets = all.offsets.data_ptr<int64_t>();
+  const int64_t begin = offsets[own.begin], end = offsets[own.end];
+  return {all.row.slice(0, begin, end), all.weight.slice(0, begin, end),
+          all.offsets.slice(0, own.begin, own.end + 1) - begin};
+}
+
+// Partials of the rank's expert subtrees, fp32 [S, rows, hidden].
+at::Tensor routed_partials(const ForwardContext& context, const Assignment& assignment,
+                           const MoeWeights& weights, const at::Tensor& x) {
+  const UnitShards& experts = context.rank.mesh().experts();
+  const ShardMap& map = experts.map;
+  const int64_t place = context.rank.index(Axis::kExpert);
+  const IndexRange own = experts.of_rank[static_cast<size_t>(place)];
+  const IndexRange positions = map.positions_of_rank(place);
+  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
+  if (own.count() == 0) {  // more ranks than experts: absent
+    return at::empty({subtrees, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
   }
-  return ops::moe_combine(routed, assignment.row, assignment.offsets, shared, x.size(0));
+  const Assignment part = part_of(assignment, own);
+  if (part.row.size(0) == 0) {  // chosen by no row: adds nothing
+    return at::full({subtrees, x.size(0), x.size(1)}, -0.0, x.options().dtype(at::kFloat));
+  }
+  if (fault("experts_of_last_rank_dropped") && place == map.ranks() - 1) {
+    return at::zeros({subtrees, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
+  }
+  return ops::moe_partials(routed_experts(context, part, weights, x), part.row, part.offsets,
+                           x.size(0), own.begin, map.units(), positions.begin, positions.count());
+}
+
+// The shared expert's slices of the rank, fp32 [S, rows, hidden].
+at::Tensor shared_partials(const ForwardContext& context, const MoeWeights& weights,
+                           const at::Tensor& x) {
+  const ColumnShards& slices = context.rank.mesh().shared();
+  const int64_t place = context.rank.index(Axis::kTensor);
+  const IndexRange own = slices.columns_of_rank(place);
+  const IndexRange positions = slices.map().positions_of_rank(place);
+  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
+  if (own.count() == 0) {  // the slices of the others: absent (systems.md X6)
+    return at::empty({subtrees, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
+  }
+  const at::Tensor gate = project(x, weights.shared_w1, context.numerics);
+  const at::Tensor up = project(x, weights.shared_w3, context.numerics);
+  cover_clamp(context, gate, up);
+  const at::Tensor hidden = ops::swiglu(gate, up, {}, context.config.swiglu_limit);
+  return project_partials(quantized_input(hidden, weights.shared_w2, context.numerics),
+                          weights.shared_w2, own.begin, positions.begin,
+                          slices.bounds(place, {0, slices.columns()}));
+}
+
+// fp32 x with subnormal numbers as zeros of their sign (CANONICAL.md C1.2), which ATen's additions
+// keep.
+at::Tensor flushed(const at::Tensor& x) {
+  constexpr double kLeastNormal = 0x1p-126;
+  return at::where(x.abs().lt(kLeastNormal), x * 0.0f, x);
+}
+
+}  // namespace
+
+at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
+                              const MoeWeights& weights, const at::Tensor& x) {
+  const ParallelRank& rank = context.rank;
+  const at::ScalarType type = x.scalar_type();
+  const Assignment assignment = rank.region({}, [&] { return route(context, plan, weights, x); });
+  ops::OptionalTensor shared;
+  if (context.config.n_shared_experts > 0 && !fault("shared_expert_missing")) {
+    const at::Tensor partials =
+        rank.region(Axis::kTensor, [&] { return shared_partials(context, weights, x); });
+    shared = rank.all_reduce_tree(Axis::kTensor, rank.mesh().shared().map(), partials).to(type);
+  }
+  if (rank.size(Axis::kExpert) == 1) {
+    return rank.region({}, [&] {
+      return ops::moe_combine(routed_experts(context, assignment, weights, x), assignment.row,
+                              assignment.offsets, shared, x.size(0));
+    });
+  }
+  const at::Tensor partials =
+      rank.region(Axis::kExpert, [&] { return routed_partials(context, assignment, weights, x); });
+  const at::Tensor routed =
+      rank.all_reduce_tree(Axis::kExpert, rank.mesh().experts().map, partials);
+  if (fault("shared_expert_added_by_every_rank") && shared.has_value()) {
+    shared = *shared * static_cast<double>(rank.size(Axis::kExpert));
+  }
+  return rank.region({}, [&] {
+    // C8.4: the shared expert is added after the routed tree, +0 where there is none.
+    const at::Tensor sum = flushed(routed) + (shared.has_value() ? flushed(shared->to(at::kFloat))
+                                                                 : at::zeros({}, routed.options()));
+    return flushed(sum).to(type);
+  });
 }
 
 }  // namespace deepinfer

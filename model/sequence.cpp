@@ -1,20 +1,22 @@
 #include "model/sequence.h"
 
+#include <utility>
+
 #include "model/transformer.h"
 
 namespace deepinfer {
 
-Sequence::Sequence(const ModelConfig& config, const ModelPlan& plan, int64_t max_tokens,
-                   at::ScalarType activation, at::Device device)
-    : max_tokens_(max_tokens) {
-  const auto options = at::TensorOptions().dtype(activation).device(device);
+void Sequence::allocate(const ModelConfig& config, const ModelPlan& plan, const ParallelRank& rank,
+                        at::TensorOptions options) {
   for (const LayerPlan& layer : plan.layers) {
     window.push_back(at::empty({0, config.head_dim}, options));
     if (!layer.owns_kv) continue;
-    const int64_t capacity = max_tokens / layer.ratio;
+    const int64_t capacity = rank.tiles().rows_before(max_tokens_ / layer.ratio);
     CompressedCache cache;
-    cache.rows = at::zeros({capacity, config.head_dim}, options);
-    cache.index_keys = at::zeros({capacity, config.index_head_dim}, options);
+    std::tie(cache.rows, cache.index_keys) = rank.region(Axis::kContext, [&] {
+      return std::pair(at::zeros({capacity, config.head_dim}, options),
+                       at::zeros({capacity, config.index_head_dim}, options));
+    });
     caches.emplace(layer.layer, std::move(cache));
   }
 }

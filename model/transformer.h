@@ -11,8 +11,11 @@
 
 #include "model/config.h"
 #include "model/layer_plan.h"
+#include "model/mesh.h"
 #include "model/numerics.h"
+#include "platform/communicator.h"
 #include "platform/coverage.h"
+#include "platform/replicas.h"
 
 namespace deepinfer {
 
@@ -53,7 +56,9 @@ class Observer {
 
 struct ForwardOptions {
   bool all_rows = false;         // logits of every row, not only of each chunk's last
-  Observer* observer = nullptr;  // not owned
+  Observer* observer = nullptr;  // not owned; on rank 0 of a mesh
+  // Rank 0 has an observer: every rank is fed what it leaves, and computes all that it may look at.
+  bool observed = false;
   Coverage* coverage = nullptr;  // not owned; costs a few reductions a layer
 };
 
@@ -72,12 +77,22 @@ class TextModel {
   virtual const ModelPlan& plan() const = 0;
   virtual const Numerics& numerics() const = 0;
 
+  // The same model as one rank of a mesh sees it: weights are views of these. Its sequences keep
+  // the rank's own entries; its forward is called by all ranks with the same batch, and returns the
+  // logits on each. `communicator` and `replicas` must outlive it. Called on a model of one rank.
+  virtual std::shared_ptr<const TextModel> on_rank(std::shared_ptr<const Mesh> mesh,
+                                                   Communicator& communicator,
+                                                   Replicas& replicas) const = 0;
+
   // An empty sequence that can hold `max_tokens` tokens.
   virtual SequencePtr new_sequence(int64_t max_tokens) const = 0;
 
-  // Appends each chunk to its sequence. Returns fp32 logits [chunks or rows, vocab_size].
   // Throws ConfigError for an empty chunk, a token outside the vocabulary, a sequence named twice,
   // or more tokens than the sequence can hold.
+  virtual void check(const std::vector<Chunk>& batch) const = 0;
+
+  // Appends each chunk to its sequence. Returns fp32 logits [chunks or rows, vocab_size].
+  // Throws what `check` throws, before any sequence is touched.
   virtual at::Tensor forward(const std::vector<Chunk>& batch,
                              const ForwardOptions& options = {}) const = 0;
 };

@@ -1,6 +1,5 @@
 #include "model/weights.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "platform/errors.h"
@@ -132,14 +131,6 @@ class Loader {
   at::Device device_;
 };
 
-// x, quantised where the projection and the numerics ask for it.
-at::Tensor projection_input(const at::Tensor& x, const Projection& projection,
-                            const Numerics& numerics) {
-  return projection.quantized() && numerics.quantize_linear
-             ? ops::fake_quantize_aq32(x, numerics.fp8_max)
-             : x;
-}
-
 }  // namespace
 
 TextWeights load_text_weights(std::shared_ptr<const TensorStore> store, const ModelConfig& config,
@@ -166,35 +157,71 @@ TextWeights load_text_weights(std::shared_ptr<const TensorStore> store, const Mo
   return weights;
 }
 
+TextWeights shard_text_weights(const TextWeights& all, const ModelConfig& config,
+                               const ParallelRank& rank) {
+  const Mesh& mesh = rank.mesh();
+  const int64_t place = rank.index(Axis::kTensor);
+  const IndexRange channels = mesh.heads().columns_of_rank(place);
+  const IndexRange heads = {channels.begin / config.head_dim, channels.end / config.head_dim};
+  const IndexRange shared = mesh.shared().columns_of_rank(place);
+  const IndexRange words = mesh.vocabulary().of_rank[static_cast<size_t>(place)];
+  const IndexRange experts = mesh.experts().of_rank[static_cast<size_t>(rank.index(Axis::kExpert))];
+  const auto own_experts = [&](const ExpertProjections& every) {
+    const auto part = [&](const std::vector<at::Tensor>& tensors) {
+      return tensors.empty() ? tensors
+                             : std::vector<at::Tensor>(tensors.begin() + experts.begin,
+                                                       tensors.begin() + experts.end);
+    };
+    return ExpertProjections{part(every.weights), part(every.scales)};
+  };
+  TextWeights own = all;
+  own.head = all.head.slice(0, words.begin, words.end);
+  for (LayerWeights& layer : own.layers) {
+    layer.attn.wq_b = layer.attn.wq_b.rows(channels.begin, channels.end);
+    layer.attn.sink = layer.attn.sink.slice(0, heads.begin, heads.end);
+    layer.ffn.w1 = own_experts(layer.ffn.w1);
+    layer.ffn.w2 = own_experts(layer.ffn.w2);
+    layer.ffn.w3 = own_experts(layer.ffn.w3);
+    layer.ffn.shared_w1 = layer.ffn.shared_w1.rows(shared.begin, shared.end);
+    layer.ffn.shared_w3 = layer.ffn.shared_w3.rows(shared.begin, shared.end);
+  }
+  return own;
+}
+
+Projection Projection::rows(int64_t begin, int64_t end) const {
+  constexpr int64_t kTile = 32;  // model.md 2.2
+  Projection part{weight.slice(0, begin, end), {}};
+  if (!quantized()) return part;
+  const bool tiles = scale.size(0) != weight.size(0);  // fp4: scales by row
+  DEEPINFER_ASSERT(!tiles || (begin % kTile == 0 && (end % kTile == 0 || end == weight.size(0))),
+                   "rows " << begin << " to " << end);
+  part.scale =
+      tiles ? scale.slice(0, begin / kTile, (end + kTile - 1) / kTile) : scale.slice(0, begin, end);
+  return part;
+}
+
+at::Tensor quantized_input(const at::Tensor& x, const Projection& projection,
+                           const Numerics& numerics) {
+  return projection.quantized() && numerics.quantize_linear
+             ? ops::fake_quantize_aq32(x, numerics.fp8_max)
+             : x;
+}
+
 at::Tensor project(const at::Tensor& x, const Projection& projection, const Numerics& numerics) {
   const at::ScalarType out = x.scalar_type();
-  if (!projection.quantized()) return ops::linear(x, projection.weight, out);
-  const at::Tensor input = projection_input(x, projection, numerics);
+  const at::Tensor input = quantized_input(x, projection, numerics);
+  if (!projection.quantized()) return ops::linear(input, projection.weight, out);
   const bool two_codes_a_byte = projection.weight.size(1) != x.size(1);
   return two_codes_a_byte ? ops::fp4_linear(input, projection.weight, projection.scale, out)
                           : ops::fp8_linear(input, projection.weight, projection.scale, out);
 }
 
-std::vector<int64_t> column_bounds(const ShardMap& map, IndexRange units, int64_t unit_columns,
-                                   int64_t columns) {
-  std::vector<int64_t> bounds;
-  int64_t unit = units.begin;
-  for (int64_t position = 0; position <= map.leaves(); ++position) {
-    while (unit < units.end && map.leaf_of_unit(unit) < position) ++unit;
-    bounds.push_back(std::min((unit - units.begin) * unit_columns, columns));
-  }
-  return bounds;
-}
-
-at::Tensor project_row_parallel(const at::Tensor& x, const Projection& projection,
-                                const Numerics& numerics, const ShardMap& map,
-                                int64_t unit_columns) {
-  const ops::OptionalTensor scale =
-      projection.quantized() ? ops::OptionalTensor(projection.scale) : ops::OptionalTensor();
-  return ops::linear_partials(projection_input(x, projection, numerics), projection.weight, scale,
-                              0, 0, column_bounds(map, {0, map.units()}, unit_columns, x.size(1)))
-      .select(0, 0)
-      .to(x.scalar_type());
+at::Tensor project_partials(const at::Tensor& x, const Projection& projection, int64_t first_column,
+                            int64_t first_position, const std::vector<int64_t>& bounds) {
+  return ops::linear_partials(
+      x, projection.weight,
+      projection.quantized() ? ops::OptionalTensor(projection.scale) : ops::OptionalTensor(),
+      first_column, first_position, bounds);
 }
 
 }  // namespace deepinfer

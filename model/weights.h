@@ -12,8 +12,8 @@
 #include "model/engram_meta.h"
 #include "model/layer_plan.h"
 #include "model/numerics.h"
+#include "model/parallel_rank.h"
 #include "model/safetensors.h"
-#include "platform/shard_map.h"
 
 namespace deepinfer {
 
@@ -24,6 +24,8 @@ struct Projection {
   at::Tensor weight;
   at::Tensor scale;
   bool quantized() const { return scale.defined(); }
+  // Outputs [begin, end) as views; of a quantised projection they are whole scale tiles (asserted).
+  Projection rows(int64_t begin, int64_t end) const;
 };
 
 struct HyperConnectionWeights {
@@ -90,7 +92,7 @@ struct LayerWeights {
 
 struct TextWeights {
   at::Tensor embed;  // BF16 [vocab, hidden]
-  at::Tensor head;   // BF16 [vocab, hidden]
+  at::Tensor head;   // BF16 [vocab, hidden], or the rank's rows
   at::Tensor norm;   // BF16 [hidden]
   std::vector<LayerWeights> layers;
 };
@@ -100,18 +102,20 @@ struct TextWeights {
 TextWeights load_text_weights(std::shared_ptr<const TensorStore> store, const ModelConfig& config,
                               const ModelPlan& plan, const EngramMeta& engram, at::Device device);
 
+// What a rank holds of `all`, as views: outputs of wq_b, the shared expert's w1 and w3 and the
+// head, sinks, and routed experts. Of row-parallel projections (wo_a, wo_b, shared w2) it uses
+// columns.
+TextWeights shard_text_weights(const TextWeights& all, const ModelConfig& config,
+                               const ParallelRank& rank);
+
 // x [T, in] times the projection, in x's dtype. The input of a quantised projection passes through
 // QA where the numerics ask for it (model-verified.md 3, rule 1).
 at::Tensor project(const at::Tensor& x, const Projection& projection, const Numerics& numerics);
-
-// Where tree positions 0 .. 63 begin among the columns of `units`, each unit `unit_columns` wide,
-// the last perhaps less: ascending from 0 to `columns`, 65 bounds as ops::linear_partials takes
-// them. The map is not interleaved.
-std::vector<int64_t> column_bounds(const ShardMap& map, IndexRange units, int64_t unit_columns,
-                                   int64_t columns);
-// project() as the row-parallel product (CANONICAL.md C2.6) whose inputs are the units of `map`.
-at::Tensor project_row_parallel(const at::Tensor& x, const Projection& projection,
-                                const Numerics& numerics, const ShardMap& map,
-                                int64_t unit_columns);
+// x after QA, if that applies to the projection's input.
+at::Tensor quantized_input(const at::Tensor& x, const Projection& projection,
+                           const Numerics& numerics);
+// Row-parallel product of some input columns (platform/ops.h: linear_partials).
+at::Tensor project_partials(const at::Tensor& x, const Projection& projection, int64_t first_column,
+                            int64_t first_position, const std::vector<int64_t>& bounds);
 
 }  // namespace deepinfer

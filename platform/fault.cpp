@@ -68,6 +68,16 @@ const std::vector<FaultInfo>& fault_list() {
       {"nibbles_swapped", "the high nibble is taken as the even channel"},
       {"quantiser_truncates", "quantisers round towards zero"},
       {"quantiser_scale_one_octave_up", "the fp8 activation scale is twice too large"},
+      {"one_rank_embeds_differently", "the last rank's embeddings are off by 2^-10", true},
+      {"latent_rounded_before_its_sum", "wo_a's partials are rounded before they are summed", true},
+      {"own_maximum_for_narrow_probabilities",
+       "probabilities are rounded against the rank's own maximum", true},
+      {"heads_gathered_backwards", "merged heads are put together in reverse order of ranks", true},
+      {"topk_of_ranks_not_merged", "each rank attends the top-k of its own entries", true},
+      {"newest_block_pinned_by_own_length", "the pinned candidate block follows the own entries",
+       true},
+      {"experts_of_last_rank_dropped", "the last expert-parallel rank adds nothing", true},
+      {"shared_expert_added_by_every_rank", "the shared expert counts once a rank", true},
   };
   return list;
 }

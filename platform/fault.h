@@ -27,6 +27,7 @@ class ScopedFault {
 struct FaultInfo {
   std::string_view name;
   std::string_view what;
+  bool on_meshes = false;  // changes nothing on one rank
 };
 // Every fault that the code can be given.
 const std::vector<FaultInfo>& fault_list();

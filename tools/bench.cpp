@@ -16,6 +16,7 @@
 #include "sim/kernels/target.h"
 #include "sim/ops/bench/aten_bench.h"
 #include "tools/bench_collectives.h"
+#include "tools/bench_ranks.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 
@@ -35,14 +36,14 @@ struct Options {
   bool json = false;
 };
 
-constexpr std::string_view kWhat[] = {"kernels", "collectives"};
+constexpr std::string_view kWhat[] = {"kernels", "collectives", "ranks"};
 
 // What there is to measure; the program grows further ones.
 void check_what(const std::string& what) {
   if (std::find(std::begin(kWhat), std::end(kWhat), what) != std::end(kWhat)) return;
   throw ConfigError({.what = "unknown benchmark " + what,
                      .where = "deepinfer-sim bench",
-                     .expected = "kernels or collectives",
+                     .expected = "kernels, collectives or ranks",
                      .found = {},
                      .remedy = did_you_mean(what, kWhat)});
 }
@@ -244,7 +245,8 @@ ExitCode run_kernels(const Options& options, const KernelBenchOptions& bench_opt
 
 CommandRun setup(CLI::App& app) {
   const auto options = std::make_shared<Options>();
-  app.add_option("WHAT", options->what, "What to measure: kernels or collectives")->required();
+  app.add_option("WHAT", options->what, "What to measure: kernels, collectives or ranks")
+      ->required();
   app.add_option("--kernel", options->kernels,
                  "Kernels to run: a name or a pattern with * and ?; may be repeated (default: all)")
       ->type_name("GLOB")
@@ -256,7 +258,7 @@ CommandRun setup(CLI::App& app) {
   app.add_option("--pairs", options->pairs, "Timed turns of kernel and peer")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
-  app.add_option("--ranks", options->ranks, "collectives: number of ranks")
+  app.add_option("--ranks", options->ranks, "collectives, ranks: number of ranks")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--workers", options->workers,
@@ -267,12 +269,16 @@ CommandRun setup(CLI::App& app) {
   app.add_flag("--json", options->json, "Print JSON");
   return [options](const CommandContext&) {
     check_what(options->what);
-    if (options->what == "collectives") {
+    if (options->what != "kernels") {
       if (!options->kernels.empty() || !options->targets.empty() || options->list) {
         throw ConfigError({.what = "an option of `bench kernels`",
-                           .where = "deepinfer-sim bench collectives",
+                           .where = "deepinfer-sim bench " + options->what,
                            .expected = "--ranks, --workers, --pairs, --json",
                            .found = "--kernel, --target or --list"});
+      }
+      if (options->what == "ranks") {
+        return run_rank_bench(
+            {.ranks = options->ranks, .pairs = options->pairs, .json = options->json});
       }
       return run_collective_bench({.ranks = options->ranks,
                                    .workers = options->workers,
@@ -292,10 +298,14 @@ CommandRun setup(CLI::App& app) {
 }  // namespace
 
 const Command kBenchCommand = {
-    "bench", "Measure host kernels and collectives beside named peers (oneDNN, memcpy, ATen, MPI)",
+    "bench",
+    "Measure host kernels and collectives beside named peers (oneDNN, memcpy, ATen, MPI), and "
+    "ranks",
     "  deepinfer-sim bench kernels                        all kernels, in about a minute\n"
     "  deepinfer-sim bench collectives --pairs 3          barrier and all-reduce of 64 ranks, and "
     "MPI's\n"
+    "  deepinfer-sim bench ranks --pairs 3                64 ranks of a model on one worker: "
+    "overhead, memory\n"
     "  deepinfer-sim bench kernels --list                 kernels, shapes and peers\n"
     "  deepinfer-sim bench kernels --kernel 'gemm_*' --target avx512 --pairs 51\n"
     "                                                     some kernels, more closely\n"

@@ -35,6 +35,7 @@ extern const Command kEnvCommand;       // env.cpp
 extern const Command kFormatsCommand;   // formats.cpp
 extern const Command kLintCommand;      // lint.cpp
 extern const Command kOpsCommand;       // ops.cpp
+extern const Command kSweepCommand;     // sweep.cpp
 extern const Command kTopologyCommand;  // topology.cpp
 
 }  // namespace deepinfer

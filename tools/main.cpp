@@ -27,8 +27,8 @@ namespace deepinfer {
 namespace {
 
 constexpr const Command* kCommands[] = {
-    &kBenchCommand, &kCheckCommand, &kEnvCommand,      &kFormatsCommand,
-    &kLintCommand,  &kOpsCommand,   &kTopologyCommand,
+    &kBenchCommand, &kCheckCommand, &kEnvCommand,   &kFormatsCommand,
+    &kLintCommand,  &kOpsCommand,   &kSweepCommand, &kTopologyCommand,
 };
 
 constexpr int kInternalFailure = 70;  // sysexits.h EX_SOFTWARE

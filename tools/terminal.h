@@ -28,4 +28,19 @@ class Paint {
   bool on_;
 };
 
+// One line on standard error that says what is being done; nothing where that is no terminal.
+class Progress {
+ public:
+  Progress();
+  ~Progress() { clear(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void show(std::string_view line) const;
+  void clear() const { show({}); }
+
+ private:
+  bool live_;
+};
+
 }  // namespace deepinfer

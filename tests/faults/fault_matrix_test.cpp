@@ -25,10 +25,11 @@ struct Check {
 std::vector<std::string> suite_failures(const CheckConfig& config, const std::string& suite,
                                         const std::string& prompt, int64_t chunk) {
   RunOptions options;
-  options.suite_patterns = {suite};
-  options.prompt_pattern = prompt;
+  options.selection.suite_patterns = {suite};
+  options.selection.prompt_pattern = prompt;
   options.chunk = chunk;
-  options.arithmetic = Arithmetic::kReference;  // faults stand in the model and the reference
+  options.selection.arithmetic =
+      Arithmetic::kReference;  // faults stand in the model and the reference
   const CheckReport report = run_check(config.suites, options);
   std::vector<std::string> failures = report.vacuous;
   for (const SuiteReport& one : report.suites) {
@@ -76,8 +77,10 @@ TEST_CASE("without a fault every check passes, with one the checks notice") {
   }
 
   std::printf("%-36s %-24s %s\n", "fault", "noticed by", "as");
-  int64_t noticed = 0;
+  size_t tried = 0, noticed = 0;
   for (const FaultInfo& info : fault_list()) {
+    if (info.on_meshes) continue;  // tests/ranks/mesh_faults_test.cpp
+    ++tried;
     const ScopedFault fault(info.name);
     std::string by = "NOBODY", as = std::string(info.what);
     for (const Check& check : checks()) {
@@ -97,8 +100,8 @@ TEST_CASE("without a fault every check passes, with one the checks notice") {
     std::fflush(stdout);
     CHECK_MESSAGE(by != "NOBODY", "survives: " << info.name << " (" << info.what << ")");
   }
-  std::printf("%lld of %zu faults noticed\n", static_cast<long long>(noticed), fault_list().size());
-  CHECK(fault_list().size() >= 25);
+  std::printf("%zu of %zu faults noticed\n", noticed, tried);
+  CHECK(tried >= 25);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ struct Bench {
     tiny->covers = steady->covers = {Path::kDecoded};
     options.load = [this](const std::filesystem::path& directory, const Numerics& numerics) {
       ++loads;
-      CHECK(numerics.fp8_max == options.fp8_max.value_or(448));
+      CHECK(numerics.fp8_max == options.selection.fp8_max.value_or(448));
       return directory.filename() == "tiny" ? tiny : steady;
     };
   }
@@ -175,23 +175,23 @@ TEST_CASE("a chunk longer than every prompt is vacuous") {
 TEST_CASE("selection of suites and prompts") {
   Bench bench;
   SUBCASE("suites by name and pattern, in configured order") {
-    bench.options.suite_patterns = {"steady/*", "tiny/plai?"};
+    bench.options.selection.suite_patterns = {"steady/*", "tiny/plai?"};
     const CheckReport report = bench.run();
     REQUIRE(report.suites.size() == 2);
     CHECK(report.suites[0].suite.name == "tiny/plain");
-    bench.options.suite_patterns = {"*quant"};
+    bench.options.selection.suite_patterns = {"*quant"};
     CHECK(bench.run().suites.size() == 1);
   }
   SUBCASE("an unknown suite names the nearest") {
-    bench.options.suite_patterns = {"tiny/plan"};
+    bench.options.selection.suite_patterns = {"tiny/plan"};
     CHECK_THROWS_WITH_AS(bench.run(), doctest::Contains("did you mean tiny/plain?"), ConfigError);
   }
   SUBCASE("one pattern that matches is not enough for another that does not") {
-    bench.options.suite_patterns = {"tiny/*", "stead/*"};
+    bench.options.selection.suite_patterns = {"tiny/*", "stead/*"};
     CHECK_THROWS_AS(bench.run(), ConfigError);
   }
   SUBCASE("prompts; suites without one drop out, claims are not checked") {
-    bench.options.prompt_pattern = "p7";
+    bench.options.selection.prompt_pattern = "p7";
     bench.suites[0].claims = {Path::kCandidatesCut};
     const CheckReport report = bench.run();
     REQUIRE(report.suites.size() == 1);
@@ -200,14 +200,14 @@ TEST_CASE("selection of suites and prompts") {
     CHECK(report.exit_code() == ExitCode::kMatch);
   }
   SUBCASE("an unknown prompt names the nearest") {
-    bench.options.prompt_pattern = "p411";
+    bench.options.selection.prompt_pattern = "p411";
     CHECK_THROWS_WITH_AS(bench.run(), doctest::Contains("did you mean p41?"), ConfigError);
   }
 }
 
 TEST_CASE("another fp8_max: tokens gate, numbers are shown, plain suites are not touched") {
   Bench bench;
-  bench.options.fp8_max = 240;
+  bench.options.selection.fp8_max = 240;
   bench.steady->change_value = [](std::string_view name, int64_t, int64_t, at::Tensor& value) {
     if (name == "post_moe") value += 0.5f;
   };
@@ -220,7 +220,7 @@ TEST_CASE("another fp8_max: tokens gate, numbers are shown, plain suites are not
   CHECK_FALSE(report.suites[1].suite.gates.logits);
   bench.steady->change_logits = prefer_7;
   CHECK(bench.run().exit_code() == ExitCode::kMismatch);
-  bench.options.fp8_max = 448;
+  bench.options.selection.fp8_max = 448;
   bench.steady->change_logits = nullptr;
   CHECK(bench.run().exit_code() == ExitCode::kMismatch);  // the layers gate again
   CHECK(bench.run().notes.empty());

@@ -48,6 +48,12 @@ class ReplayModel final : public TextModel {
   const ModelPlan& plan() const override { return plan_; }
   const Numerics& numerics() const override { return numerics_; }
 
+  std::shared_ptr<const TextModel> on_rank(std::shared_ptr<const Mesh>, Communicator&,
+                                           Replicas&) const override {
+    DEEPINFER_ASSERT(false, "a replay has no ranks");
+  }
+  void check(const std::vector<Chunk>&) const override {}
+
   SequencePtr new_sequence(int64_t max_tokens) const override {
     max_tokens_ = max_tokens;
     history_.clear();
