@@ -101,7 +101,7 @@ bool SweepReport::all_same() const {
                      [](const SweepSuite& suite) { return suite.all_same(); });
 }
 
-int64_t SweepReport::rows_that_lose_tokens() const {
+int64_t SweepReport::rows_below_nine() const {
   int64_t rows = 0;
   for (const SweepSuite& suite : suites) {
     if (!suite.gates_tokens()) continue;
@@ -114,7 +114,7 @@ int64_t SweepReport::rows_that_lose_tokens() const {
 }
 
 ExitCode SweepReport::exit_code() const {
-  return all_same() && rows_that_lose_tokens() == 0 ? ExitCode::kMatch : ExitCode::kMismatch;
+  return all_same() && rows_below_nine() == 0 ? ExitCode::kMatch : ExitCode::kMismatch;
 }
 
 SweepReport run_sweep(const std::vector<Suite>& suites, const SweepOptions& options) {

@@ -48,8 +48,8 @@ struct SweepReport {
 
   int64_t runs() const;
   bool all_same() const;
-  // Rows of suites whose tokens gate in which a prompt is not at 9/9, but is at one rank.
-  int64_t rows_that_lose_tokens() const;
+  // Rows, of suites whose tokens gate, in which a prompt is not at 9/9.
+  int64_t rows_below_nine() const;
   ExitCode exit_code() const;
 };
 

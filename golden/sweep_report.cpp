@@ -70,7 +70,7 @@ void write_sweep(const SweepReport& report, const TextStyle& style, std::ostream
     table.write(style, out);
     out << '\n';
   }
-  const int64_t lost = report.rows_that_lose_tokens();
+  const int64_t lost = report.rows_below_nine();
   if (lost > 0) {
     out << style.bad(std::to_string(lost) + " runs have a prompt below 9/9") << '\n';
   }

@@ -55,8 +55,13 @@ ExitCode run(const Options& options, const Environment& environment) {
   }
   Progress progress;
   run_options.progress = [&](const std::string& line) { progress.show(line); };
-  const CheckReport report = run_check(suites, run_options);
+  CheckReport report = run_check(suites, run_options);
   progress.clear();
+  if (options.ranks.given()) {
+    const ParallelSizes mesh = options.ranks.mesh();
+    report.notes.push_back("on " + std::to_string(mesh.ranks()) +
+                           " simulated ranks: " + mesh.text());
+  }
   if (!options.junit.empty()) write_file_atomically(options.junit, junit_xml(report));
   if (options.json) {
     std::cout << report_json(report);
