@@ -183,12 +183,8 @@ std::string call_text(const CallRecord& call) {
 }
 
 std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
-  const bool pair = (a.op == CollectiveOp::kSend && b.op == CollectiveOp::kReceive) ||
-                    (a.op == CollectiveOp::kReceive && b.op == CollectiveOp::kSend);
+  const bool pair = a.op == CollectiveOp::kSend && b.op == CollectiveOp::kReceive;
   if (a.op != b.op && !pair) return "operation";
-  if (a.op == b.op && (a.op == CollectiveOp::kSend || a.op == CollectiveOp::kReceive)) {
-    return "operation: one has to send and the other to receive";
-  }
   if (a.groups != b.groups && *a.groups != *b.groups) return "list of replica groups";
   if (a.op == CollectiveOp::kBarrier) return "";
   if (described(a).type != described(b).type) return "dtype";
@@ -246,12 +242,8 @@ void perform(std::span<Call* const> calls) {
     case CollectiveOp::kBarrier:
       return;
     case CollectiveOp::kSend:
-    case CollectiveOp::kReceive: {
-      const Call& from = *calls[calls[0]->op == CollectiveOp::kSend ? 0 : 1];
-      const Call& to = *calls[calls[0]->op == CollectiveOp::kSend ? 1 : 0];
-      copy(to.out.data, from.in.data, from.in.bytes());
-      return;
-    }
+    case CollectiveOp::kReceive:  // in a group {from, to}
+      return copy(calls[1]->out.data, calls[0]->in.data, calls[0]->in.bytes());
   }
 }
 

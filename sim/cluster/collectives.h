@@ -55,7 +55,7 @@ inline bool is_same_axis(const ShardMap& a, const ShardMap& b) {
 
 // Calls that surely agree, without making a text: false only sends the caller to `difference`.
 inline bool is_same(const Call& a, const Call& b) {
-  if (a.op != b.op || a.groups != b.groups || a.sequence != b.sequence) return false;
+  if (a.op != b.op || a.groups != b.groups) return false;
   switch (a.op) {
     case CollectiveOp::kBarrier:
       return true;

@@ -65,10 +65,10 @@ struct Meeting {
   bool by_sides = false;
   std::vector<char> result;
 
-  // Work of a large all_gather, cut into slices that workers take one by one: round << 8 | next
-  // slice, and how many of the round are done.
+  // Work of a large all_gather, cut into slices that workers take one by one: the next, and how
+  // many are done.
   static constexpr int64_t kSlices = 8;
-  alignas(64) std::atomic<uint64_t> next_slice = kSlices;
+  alignas(64) std::atomic<int64_t> next_slice = kSlices;
   std::atomic<int64_t> slices_done = 0;
 
   // Written by the last to come.

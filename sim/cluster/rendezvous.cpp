@@ -138,8 +138,7 @@ inline void Rendezvous::wait(int64_t rank, RankState& state, const Side& side, i
     if (aborted_.load()) {
       // A member that is at work on this call has to be done before the rank's buffers go.
       while (completing_.load() != 0) std::this_thread::yield();
-      if (side.finished.load() == sequence) throw Unwound();
-      break;
+      throw Unwound();
     }
     executor_->park(rank);
   }
@@ -234,8 +233,7 @@ void Rendezvous::complete(int64_t rank, Meeting& meeting) {
       ++meeting.shared;
     } else if (shared) {
       meeting.slices_done.store(0, std::memory_order_relaxed);
-      const uint64_t round = (meeting.next_slice.load(std::memory_order_relaxed) >> 8) + 1;
-      meeting.next_slice.store(round << 8, std::memory_order_release);
+      meeting.next_slice.store(0, std::memory_order_release);
       ++meeting.shared;
     } else {
       perform(meeting.calls);
@@ -254,18 +252,16 @@ void Rendezvous::help(Meeting& meeting, int64_t rank) {
   bool last = false;
   try {
     const Work work(*this);
-    uint64_t next = meeting.next_slice.load(std::memory_order_acquire);
-    while (work.may_go_on() && !last && !aborted_.load() &&
-           static_cast<int64_t>(next & 0xFF) < Meeting::kSlices) {
-      if (!meeting.next_slice.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
+    int64_t slice = meeting.next_slice.load(std::memory_order_acquire);
+    while (work.may_go_on() && !last && !aborted_.load() && slice < Meeting::kSlices) {
+      if (!meeting.next_slice.compare_exchange_weak(slice, slice + 1, std::memory_order_acq_rel)) {
         continue;
       }
       const auto members = static_cast<int64_t>(meeting.calls.size());
-      const auto slice = static_cast<int64_t>(next & 0xFF);
       gather(meeting.calls,
              {slice * members / Meeting::kSlices, (slice + 1) * members / Meeting::kSlices});
       last = meeting.slices_done.fetch_add(1, std::memory_order_acq_rel) + 1 == Meeting::kSlices;
-      next = meeting.next_slice.load(std::memory_order_acquire);
+      slice = meeting.next_slice.load(std::memory_order_acquire);
     }
   } catch (...) {
     return abort(kWholeRun, std::current_exception());

@@ -1,6 +1,5 @@
 // The report of a run in which no rank can go on.
 #include <sstream>
-#include <utility>
 
 #include "sim/cluster/rendezvous.h"
 
@@ -24,7 +23,7 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
 CollectiveError Rendezvous::stuck_error() const {
   // Ranks of one state and text stand in one line.
   std::map<std::string, std::vector<int64_t>> lines;
-  std::set<std::pair<const Meeting*, int64_t>> waited_for;
+  std::set<const Meeting*> waited_for;
   std::vector<int64_t> waiting;
   for (size_t i = 0; i < states_.size(); ++i) {
     const RankState& state = states_[i];
@@ -39,18 +38,16 @@ CollectiveError Rendezvous::stuck_error() const {
     }
     waiting.push_back(rank);
     lines["waits in " + call_text(record_of(state.current())) + "; " + last].push_back(rank);
-    waited_for.insert({state.meeting, state.current().sequence});
+    waited_for.insert(state.meeting);
   }
   std::ostringstream found;
   for (const auto& [text, ranks] : lines) found << "\n    " << ranks_text(ranks) << ": " << text;
-  for (const auto& [meeting, sequence] : waited_for) {
+  for (const Meeting* meeting : waited_for) {
     std::vector<int64_t> missing;
     const Call* call = nullptr;
     for (size_t i = 0; i < meeting->members.size(); ++i) {
       const RankState& member = states_[static_cast<size_t>(meeting->members[i])];
-      const bool came =
-          !member.ended && member.meeting == meeting && member.current().sequence == sequence;
-      if (came) {
+      if (member.meeting == meeting) {
         call = &member.current();
       } else {
         missing.push_back(meeting->members[i]);

@@ -151,11 +151,13 @@ TEST_CASE("gather, scatter, broadcast, maximum, uneven all-to-all, send and rece
       comm.broadcast(fp32(word), 4, *world);
       tally.expect(word[0] == 4);
 
-      std::vector<float> mixed = {rank - 3, -rank, context.rank == 2 ? NAN : 1, -0.0f};
+      std::vector<float> mixed = {
+          rank - 3, -rank, context.rank == 2 ? NAN : 1, -0.0f, context.rank == 3 ? INFINITY : rank,
+          -INFINITY};
       if (context.rank == 5) mixed[3] = 0.0f;
       comm.all_reduce_max(fp32(std::as_const(mixed)), fp32(mixed), *world);
       tally.expect(mixed[0] == 2 && mixed[1] == 0 && std::isnan(mixed[2]) &&
-                   same_bits(mixed[3], 0.0f));
+                   same_bits(mixed[3], 0.0f) && mixed[4] == INFINITY && mixed[5] == -INFINITY);
 
       // Rank i sends i + j bytes, each its own number, to j.
       std::vector<int64_t> send, receive;
@@ -274,8 +276,11 @@ TEST_CASE("bytes are what members hand in") {
     if (context.rank == 0) comm.send(fp32(std::as_const(data)), 1);            // 400
     if (context.rank == 1) comm.receive(fp32(data), 0);
     comm.barrier(*comm.world());
+    const ShardMap map = ShardMap::contiguous("heads", 4, 4);
+    const float* partial = context.rank == 3 ? nullptr : data.data();
+    comm.all_reduce_tree(map, {&partial, 1}, fp32(sum), *comm.world());  // 1200
   });
-  CHECK(statistics.bytes == 2400);
+  CHECK(statistics.bytes == 3600);
 }
 
 TEST_CASE("a rank may run a cluster of its own, and is woken afterwards") {
@@ -367,6 +372,76 @@ TEST_CASE("a schedule seed changes the order of ranks and nothing else, and repl
     orders.insert(order);
   }
   CHECK(orders.size() == 20);
+}
+
+// A value by thread, as a library keeps it, that each task must find as it left it.
+class ThreadValue final : public TaskLocals {
+ public:
+  explicit ThreadValue(int64_t ranks) {
+    for (int64_t rank = 0; rank < ranks; ++rank) saved_.push_back(at_start(rank));
+  }
+  static int64_t at_start(int64_t rank) { return 100 + rank; }
+  void leave(int64_t rank) override {
+    saved_[static_cast<size_t>(rank)] = std::exchange(value, 0);
+    --inside_;
+  }
+  void enter(int64_t rank) override {
+    value = saved_[static_cast<size_t>(rank)];
+    ++inside_;
+  }
+  int64_t inside() const { return inside_; }  // entered and not left
+
+  static thread_local int64_t value;
+
+ private:
+  std::vector<int64_t> saved_;
+  std::atomic<int64_t> inside_ = 0;
+};
+thread_local int64_t ThreadValue::value = 0;
+
+TEST_CASE("what libraries keep by thread follows a rank") {
+  on_every_executor(6, [](const ClusterOptions& options) {
+    ThreadValue locals(options.ranks);
+    Tally tally;
+    run_cluster(
+        options,
+        [&](RankContext& context) {
+          tally.expect(ThreadValue::value == ThreadValue::at_start(context.rank));
+          for (int64_t round = 0; round < 5; ++round) {
+            ThreadValue::value = 10 * context.rank + round;
+            context.communicator.barrier(*context.communicator.world());
+            tally.expect(ThreadValue::value == 10 * context.rank + round);
+          }
+        },
+        &locals);
+    CHECK(tally.wrong() == 0);
+    CHECK(locals.inside() == 0);
+    CHECK(ThreadValue::value == 0);
+  });
+}
+
+TEST_CASE("an executor keeps an unpark that comes first; several are one") {
+  on_every_executor(1, [](const ClusterOptions& options) {
+    const std::unique_ptr<Executor> executor = Executor::make(options.executor, 1);
+    const int64_t self = 0;
+    int64_t stuck = 0, after_one = -1, after_two = -1;
+    executor->run(
+        [&](int64_t) {
+          executor->unpark({&self, 1});
+          executor->unpark({&self, 1});
+          executor->park(0);
+          after_one = stuck;
+          executor->park(0);
+          after_two = stuck;
+        },
+        [&] {
+          ++stuck;
+          executor->unpark({&self, 1});
+        },
+        nullptr);
+    CHECK(after_one == 0);
+    CHECK(after_two == 1);
+  });
 }
 
 TEST_CASE("a rank that is left inside a catch block finds its exception again") {

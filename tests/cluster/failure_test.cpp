@@ -2,7 +2,9 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <sstream>
 #include <string>
+#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -111,6 +113,20 @@ TEST_CASE("a rank calls another collective, shape, dtype, root or list") {
       "ranks disagree in a collective: dtype");
   differ(
       [](RankContext& context) {
+        std::vector<float> data(context.rank == 1 ? 1000 : 1);
+        context.communicator.all_reduce_sum(fp32(std::as_const(data)), fp32(data),
+                                            *context.communicator.world());
+      },
+      "ranks disagree in a collective: shape");
+  differ(
+      [](RankContext& context) {
+        float words[3] = {};
+        const Buffer data{context.rank == 1 ? WireType::kBFloat16 : WireType::kFloat32, {3}, words};
+        context.communicator.all_reduce_sum(data, data, *context.communicator.world());
+      },
+      "ranks disagree in a collective: dtype");
+  differ(
+      [](RankContext& context) {
         std::vector<float> word(1);
         context.communicator.broadcast(fp32(word), context.rank == 1 ? 1 : 0,
                                        *context.communicator.world());
@@ -124,6 +140,31 @@ TEST_CASE("a rank calls another collective, shape, dtype, root or list") {
         context.communicator.barrier(*group);
       },
       "replica group signature mismatch ... likely caused by mismatched collectives between peers");
+}
+
+TEST_CASE("a rank finishes another tree") {
+  const auto differ = [](const std::string& what, const ShardMap& usual, const ShardMap& other,
+                         WireType other_type = WireType::kFloat32, int64_t other_count = 2) {
+    require_report(
+        3,
+        [&](RankContext& context) {
+          const bool is_other = context.rank == 1;
+          const ShardMap& map = is_other ? other : usual;
+          const std::vector<const float*> none(map.subtrees_of_rank(context.rank).size(), nullptr);
+          float out[3];
+          context.communicator.all_reduce_tree(
+              map, none,
+              {is_other ? other_type : WireType::kFloat32, {is_other ? other_count : 2}, out},
+              *context.communicator.world());
+        },
+        {"ranks disagree in a collective: " + what, "rank 0: ", "rank 1: ", "failure_test.cpp:"});
+  };
+  const ShardMap heads = ShardMap::contiguous("heads", 6, 3);
+  differ("sharded axis ('heads' and 'experts')", heads, ShardMap::contiguous("experts", 6, 3));
+  differ("sharded axis", heads, ShardMap::contiguous("heads", 6, 3, 32));
+  differ("sharded axis", heads, ShardMap::interleaved("heads", 3));
+  differ("dtype", heads, heads, WireType::kBFloat16);
+  differ("shape", heads, heads, WireType::kFloat32, 3);
 }
 
 TEST_CASE("a rank calls a collective twice") {
@@ -145,6 +186,23 @@ TEST_CASE(
                    context.communicator.barrier(*group);
                  },
                  {"replica group signature mismatch", "[[0, 1]]", "[[1, 0]]"});
+}
+
+TEST_CASE("a rank that is missing, in another group at another operation, is not said to misname") {
+  on_every_executor(3, [](const ClusterOptions& options) {
+    const Failure failure = failure_of(options, [](RankContext& context) {
+      Communicator& comm = context.communicator;
+      if (context.rank == 2) {
+        comm.barrier(*comm.group({{2, 1}, {0}}));
+      } else {
+        gather(context, *comm.world(), 1);
+      }
+    });
+    CAPTURE(failure.text);
+    CHECK(has(failure.text, "rank 2 never came to all_gather #0"));
+    CHECK(has(failure.text, "rank 1 never came to barrier #0"));
+    CHECK(!has(failure.text, "signature mismatch"));
+  });
 }
 
 TEST_CASE("a rank-local branch around a collective (an overflow that only one rank sees)") {
@@ -172,6 +230,27 @@ TEST_CASE("uneven all-to-all: counts that do not match") {
       {"count: member 0 sends 2 elements to member 1, which expects 1"});
 }
 
+TEST_CASE("uneven all-to-all: every pair is compared, both ways") {
+  // What `from` sends to `to` is one more than that expects, the rest is 1 each.
+  for (int64_t from = 0; from < 3; ++from) {
+    for (int64_t to = 0; to < 3; ++to) {
+      if (from == to) continue;
+      std::ostringstream text;
+      text << "count: member " << from << " sends 2 elements to member " << to
+           << ", which expects 1";
+      require_report(3,
+                     [=](RankContext& context) {
+                       std::vector<int64_t> send(3, 1), receive(3, 1);
+                       if (context.rank == from) send[static_cast<size_t>(to)] = 2;
+                       std::vector<float> in(context.rank == from ? 4 : 3), out(3);
+                       context.communicator.all_to_all_v(fp32(std::as_const(in)), send, fp32(out),
+                                                         receive, *context.communicator.world());
+                     },
+                     {text.str()});
+    }
+  }
+}
+
 TEST_CASE("what no member can be given is refused before it is written") {
   const auto refused = [](int64_t ranks, std::vector<int64_t> send, std::vector<int64_t> receive,
                           const std::string& what) {
@@ -188,6 +267,18 @@ TEST_CASE("what no member can be given is refused before it is written") {
   };
   refused(1, {4}, {1}, "sends itself another number");
   refused(2, {-1, 3}, {1, 1}, "a negative count");
+  refused(2, {1, 1}, {1, -1}, "a negative count");
+  refused(2, {1}, {1, 1}, "a count for each member");
+  refused(2, {1, 1}, {1, 1, 1}, "a count for each member");
+  for (const auto& [in, out] : {std::pair{3, 2}, std::pair{2, 3}}) {
+    const Failure failure = failure_of(world_of(2), [&, in = in, out = out](RankContext& context) {
+      const std::vector<int64_t> one_each = {1, 1};
+      std::vector<float> from(static_cast<size_t>(in)), to(static_cast<size_t>(out));
+      context.communicator.all_to_all_v(fp32(std::as_const(from)), one_each, fp32(to), one_each,
+                                        *context.communicator.world());
+    });
+    CHECK(has(failure.text, "2 elements"));
+  }
 }
 
 // The sanitizers end the process where memory runs out.
@@ -221,12 +312,19 @@ TEST_CASE("a rank that throws while others share a large collective" * doctest::
       for (int64_t r = 0; r < 63; ++r) most.push_back(r);
       rest.push_back(63);
       const GroupPtr group = context.communicator.group({most, rest});
-      std::vector<float> data(2048);
+      std::vector<float> data(2048), all(data.size() * static_cast<size_t>(group->size()));
       for (int i = 0; context.rank != 63 || i < 3 + round; ++i) {
+        // Who comes back has the result, whatever has happened meanwhile; and nobody's buffers go
+        // while another worker is at them (which AddressSanitizer sees).
         data.assign(data.size(), 1);
         context.communicator.all_reduce_sum(fp32(std::as_const(data)), fp32(data), *group);
-        // Who comes back has the result, whatever has happened meanwhile.
         wrong += data.back() != static_cast<float>(group->size());
+        data.assign(data.size(), static_cast<float>(i));
+        context.communicator.all_gather(fp32(std::as_const(data)), fp32(all), *group);
+        wrong += all.back() != static_cast<float>(i);
+        data.assign(data.size(), static_cast<float>(context.rank));
+        context.communicator.broadcast(fp32(data), 0, *group);
+        wrong += data.back() != static_cast<float>(group->members()[0]);
       }
       throw ConfigError({.what = "enough"});
     });
@@ -234,6 +332,31 @@ TEST_CASE("a rank that throws while others share a large collective" * doctest::
     CHECK(has(failure.text, "rank 63"));
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("buffers stay while another worker is at them, though the run ends") {
+  for (const ClusterOptions& options : executors(4)) {
+    if (options.executor.kind == ExecutorKind::kFibers && options.executor.workers != 2) continue;
+    std::atomic<bool> begins = false;
+    const Failure failure = failure_of(options, [&](RankContext& context) {
+      Communicator& comm = context.communicator;
+      const GroupPtr three = comm.group({{0, 1, 2}, {3}}), outer = comm.group({{0, 3}, {1, 2}});
+      if (context.rank == 0 || context.rank == 3) {
+        for (int i = 0; i < 100; ++i) comm.barrier(*outer);  // until ranks 1 and 2 wait
+      }
+      if (context.rank == 3) {
+        while (!begins) std::this_thread::yield();
+        throw ConfigError({.what = "enough"});
+      }
+      // Milliseconds of copies by rank 0; memory of this size is given back when it is freed, so
+      // that a copy to it would be the end of the process.
+      std::vector<float> data(size_t{4} << 20);
+      if (context.rank == 0) begins = true;
+      comm.broadcast(fp32(data), 0, *three);
+      comm.barrier(*comm.world());
+    });
+    CHECK(has(failure.text, "enough"));
+  }
 }
 
 TEST_CASE("an exception of one rank ends all others and is reported with the rank") {
@@ -258,6 +381,47 @@ TEST_CASE("an exception of one rank ends all others and is reported with the ran
     } catch (const std::runtime_error& error) {
       CHECK(std::string(error.what()) == "rank 1: too long");
     }
+  });
+}
+
+TEST_CASE("the first failure is the one that is reported") {
+  on_every_executor(3, [](const ClusterOptions& options) {
+    const Failure failure = failure_of(options, [](RankContext& context) {
+      if (context.rank == 2) throw ConfigError({.what = "the first"});
+      try {
+        for (;;) context.communicator.barrier(*context.communicator.world());
+      } catch (...) {
+        throw CheckpointError({.what = "a later one"});
+      }
+    });
+    CHECK(has(failure.text, "the first"));
+    CHECK(has(failure.text, "rank 2"));
+  });
+}
+
+TEST_CASE("a rank that goes on after the end finds nobody's buffers") {
+  // AddressSanitizer sees a reduction of what rank 2 has left behind.
+  on_every_executor(4, [](const ClusterOptions& options) {
+    const Failure failure = failure_of(options, [](RankContext& context) {
+      Communicator& comm = context.communicator;
+      const GroupPtr pair = comm.group({{0, 3}, {1, 2}});
+      const auto sum = [&] {
+        std::vector<float> data(1000, 1.0f);
+        comm.all_reduce_sum(fp32(std::as_const(data)), fp32(data), *comm.world());
+      };
+      if (context.rank == 2) sum();
+      if (context.rank == 3) {
+        try {
+          comm.barrier(*pair);
+        } catch (...) {
+          sum();
+        }
+      }
+      // Long enough for ranks 2 and 3 to wait.
+      for (int i = 0; context.rank < 2 && i < 200; ++i) comm.barrier(*comm.group({{0, 1}}));
+      if (context.rank == 0) throw ConfigError({.what = "enough"});
+    });
+    CHECK(has(failure.text, "enough"));
   });
 }
 
@@ -305,12 +469,90 @@ TEST_CASE("groups and buffers that cannot be are refused where they are named") 
                                       {WireType::kInt32, {1}, &flag}, *c.communicator.world());
       },
       "EVRF061");
-  refused(
-      [](RankContext& c) {
-        std::vector<float> word(1);
-        c.communicator.send(fp32(std::as_const(word)), c.rank);
-      },
-      "a peer that is not another rank");
+  for (const int64_t peer : {0, 1, 2, 3, 4, -1}) {
+    refused(
+        [=](RankContext& c) {
+          std::vector<float> word(1);
+          if (c.rank == peer || peer < 0 || peer > 3) {
+            c.communicator.send(fp32(std::as_const(word)), peer);
+          }
+        },
+        "a peer that is not another rank");
+  }
+  for (const int64_t root : {-1, 4}) {
+    refused(
+        [=](RankContext& c) {
+          std::vector<float> word(1);
+          c.communicator.broadcast(fp32(word), root, *c.communicator.world());
+        },
+        "a root that is not in the group");
+  }
+  // In and out of other sizes or types.
+  const auto refused_buffers = [&](const std::string& what, WireType in_type, int64_t in,
+                                   WireType out_type, int64_t out,
+                                   void (*call)(Communicator&, const ConstBuffer&, const Buffer&)) {
+    refused(
+        [=](RankContext& c) {
+          float from[16] = {}, to[16] = {};
+          call(c.communicator, {in_type, {in}, from}, {out_type, {out}, to});
+        },
+        what);
+  };
+  const auto sum = [](Communicator& comm, const ConstBuffer& in, const Buffer& out) {
+    comm.all_reduce_sum(in, out, *comm.world());
+  };
+  const auto maximum = [](Communicator& comm, const ConstBuffer& in, const Buffer& out) {
+    comm.all_reduce_max(in, out, *comm.world());
+  };
+  const auto all_gather = [](Communicator& comm, const ConstBuffer& in, const Buffer& out) {
+    comm.all_gather(in, out, *comm.world());
+  };
+  const auto scatter = [](Communicator& comm, const ConstBuffer& in, const Buffer& out) {
+    comm.reduce_scatter_sum(in, out, *comm.world());
+  };
+  const auto tree = [](Communicator& comm, const ConstBuffer& in, const Buffer& out) {
+    const ShardMap map = ShardMap::contiguous("heads", 4, 4);
+    const auto* partial = static_cast<const float*>(in.data);
+    comm.all_reduce_tree(map, {&partial, 1}, out, *comm.world());
+  };
+  constexpr WireType kWide = WireType::kFloat32, kNarrow = WireType::kBFloat16,
+                     kWords = WireType::kInt32;
+  refused_buffers("input and output differ", kWide, 2, kWide, 3, sum);
+  refused_buffers("input and output differ", kWide, 2, kNarrow, 2, sum);
+  refused_buffers("input and output differ", kWide, 2, kWide, 3, maximum);
+  refused_buffers("input and output differ", kWide, 2, kWords, 8, all_gather);
+  refused_buffers("8 elements", kWide, 2, kWide, 9, all_gather);
+  refused_buffers("input and output differ", kWide, 8, kNarrow, 2, scatter);
+  refused_buffers("8 elements", kWide, 9, kWide, 2, scatter);
+  for (const WireType type : {kWords, WireType::kUint8}) {
+    refused_buffers("EVRF061", type, 2, type, 2, sum);
+    refused_buffers("EVRF061", type, 2, type, 2, maximum);
+    refused_buffers("EVRF061", type, 8, type, 2, scatter);
+    refused_buffers("EVRF061", type, 2, type, 2, tree);
+  }
+}
+
+TEST_CASE("a group is used by the rank and in the cluster that it was made for") {
+  GroupPtr of_rank_0;
+  CHECK_THROWS_WITH(run_cluster(world_of(2),
+                                [&](RankContext& context) {
+                                  Communicator& comm = context.communicator;
+                                  if (context.rank == 0) of_rank_0 = comm.world();
+                                  comm.barrier(*comm.world());
+                                  if (context.rank == 1) comm.barrier(*of_rank_0);
+                                  comm.barrier(*comm.world());
+                                  of_rank_0 = nullptr;
+                                }),
+                    doctest::Contains("rank 1 uses a group of rank 0"));
+  of_rank_0 = nullptr;
+  CHECK_THROWS_WITH(run_cluster(world_of(1),
+                                [](RankContext& context) {
+                                  const GroupPtr outer = context.communicator.world();
+                                  run_cluster(world_of(1), [&](RankContext& inner) {
+                                    inner.communicator.barrier(*outer);
+                                  });
+                                }),
+                    doctest::Contains("or of another cluster"));
 }
 
 TEST_CASE("one rank of 64 leaves: the report comes without a timer, and says how soon") {

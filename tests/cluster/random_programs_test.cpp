@@ -461,8 +461,8 @@ void play_programs(int64_t collectives) {
   for (uint32_t program = 0; all.collectives < collectives; ++program) {
     RandomStream random(seed, "world", program);
     ClusterOptions options = world_of(2 + random.below(63));
-    options.executor.workers = 1 + program % 2;
-    if (program % 3 == 0) options.executor.schedule = random.word();
+    options.executor.workers = 2 - program % 2;
+    if (program % 3 == 2) options.executor.schedule = random.word();
     int64_t steps = 400;
     // A thread for each rank: few, since each wait is the operating system's.
     if (!kFibersToo || program % 8 == 7) {
@@ -487,10 +487,10 @@ void play_programs(int64_t collectives) {
       CHECK(record.calls[op][type] > 0);
     }
   }
-  if (kFibersToo) CHECK(all.shared > 0);
+  if (!kSanitized) CHECK(all.shared > 0);  // a few programs may have none
 }
 
-TEST_CASE("random correct programs raise no alarm") { play_programs(kFibersToo ? 50000 : 5000); }
+TEST_CASE("random correct programs raise no alarm") { play_programs(kSanitized ? 10000 : 50000); }
 
 // Run by ctest with label soak.
 TEST_CASE("a million collectives of random correct programs" * doctest::skip()) {
