@@ -137,13 +137,12 @@ at::Tensor attend_own(const ForwardContext& context, const std::vector<SpanKeys>
   return packed;
 }
 
-// What the ranks sent, [heads, their subtrees, rows, channels + 2] each, one after the other: by
-// subtree, [S, rows, heads, channels + 2].
+// What the ranks sent, [heads, their subtrees, rows, width] each, one after the other: by subtree,
+// [S, rows, heads, width].
 at::Tensor by_subtree(const at::Tensor& received, const std::vector<int64_t>& counts,
-                      const TileSubtrees& subtrees, int64_t heads, int64_t rows) {
+                      const TileSubtrees& subtrees, int64_t heads, int64_t rows, int64_t width) {
   const auto ranks = static_cast<int64_t>(counts.size());
   const auto all = static_cast<int64_t>(subtrees.begins.size());
-  const int64_t width = heads * rows == 0 ? 0 : received.numel() / (all * heads * rows);
   if (subtrees.alike) {
     return received.view({ranks, heads, all / ranks, rows, width})
         .permute({0, 2, 3, 1, 4})
@@ -200,7 +199,8 @@ at::Tensor attend_sharded(const ForwardContext& context, const std::vector<SpanK
 
   // Padded to the most heads of a rank, so that all give as many.
   const at::Tensor merged = rank.region(varies, [&] {
-    const at::Tensor all = by_subtree(received, receive, subtrees, my_heads.count(), rows);
+    const at::Tensor all =
+        by_subtree(received, receive, subtrees, my_heads.count(), rows, channels + 2);
     const at::Tensor out = std::get<0>(ops::attention_merge(
         all.select(3, channels).contiguous(), all.select(3, channels + 1).contiguous(),
         all.slice(3, 0, channels).contiguous(), subtrees.begins, subtrees.counts,
