@@ -292,10 +292,15 @@ class FiberExecutor final : public Executor {
 
   void wait_for_mail(Worker& worker) {
     // Mail comes soon as a rule: looking for it costs less than sleeping.
-    constexpr int kLooks = 2000;
+    // Where other programs run too, who writes it may be waiting for this core.
+    constexpr int kLooks = 2000, kLooksInARow = 50;
     for (int look = 0; look < kLooks && workers() > 1; ++look) {
       if (worker.has_mail.load(std::memory_order_acquire)) return;
-      pause();
+      if ((look + 1) % kLooksInARow == 0) {
+        std::this_thread::yield();
+      } else {
+        pause();
+      }
     }
     {
       const std::scoped_lock lock(worker.mutex);
