@@ -233,9 +233,9 @@ ops::TensorTriple attention_partials(const Tensor& q, const Tensor& window,
       const Tensor hidden = elsewhere.unsqueeze(1);
       const Tensor scores = scored.scores.masked_fill(hidden, -kInfinity);
       // The maximum as it is returned, so that the sums belong to it.
-      const Tensor m = widen(maximum.has_value()
-                                 ? maximum->slice(0, begin, end).unsqueeze(-1)
-                                 : scores.amax({2}, /*keepdim=*/true).to(at::kFloat));
+      const Tensor m =
+          widen(maximum.has_value() ? maximum->slice(0, begin, end).unsqueeze(-1)
+                                    : scores.amax({2}, /*keepdim=*/true).to(at::kFloat));
       const Tensor p = (scores - m).exp().masked_fill(hidden, 0);
       const Tensor p_values = maximum.has_value() ? widen(p.to(at::kBFloat16)) : p;
       const Tensor values = scored.gathered.masked_fill(elsewhere.unsqueeze(-1), 0);
