@@ -43,7 +43,7 @@ class StackAllocator {
     ctx::stack_context context = allocator_.allocate();
     stack_->bottom = static_cast<const char*>(context.sp) - context.size;
     stack_->size = context.size;
-    stack_->is_new();
+    FiberStack::clear(stack_->bottom, stack_->size);
     context.sp = static_cast<char*>(context.sp) - shift_;
     context.size -= shift_;
     return context;
@@ -51,6 +51,7 @@ class StackAllocator {
   void deallocate(ctx::stack_context& context) {
     context.sp = static_cast<char*>(context.sp) + shift_;
     context.size += shift_;
+    FiberStack::clear(static_cast<const char*>(context.sp) - context.size, context.size);
     allocator_.deallocate(context);
   }
 

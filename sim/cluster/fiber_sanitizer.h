@@ -26,9 +26,11 @@ struct FiberStack {
   void* fake = nullptr;  // AddressSanitizer's own stack, kept while the fiber is left
 
 #if defined(DEEPINFER_SIM_ASAN)
-  // Of a stack that is new here: what lay at its addresses before may have been left with frames on
-  // it.
-  void is_new() const { __asan_unpoison_memory_region(bottom, size); }
+  // Before the memory of a stack is used and after: what comes to lie at its addresses must find no
+  // trace of the frames that were left on it.
+  static void clear(const void* bottom, size_t size) {
+    __asan_unpoison_memory_region(bottom, size);
+  }
   void leave_for(const FiberStack& next) {
     __sanitizer_start_switch_fiber(&fake, next.bottom, next.size);
   }
@@ -46,7 +48,7 @@ struct FiberStack {
     __sanitizer_start_switch_fiber(nullptr, next.bottom, next.size);
   }
 #else
-  void is_new() const {}
+  static void clear(const void*, size_t) {}
   void leave_for(const FiberStack&) {}
   void arrive() {}
   void begin(FiberStack&) {}
