@@ -253,6 +253,7 @@ at::Tensor output_latent_partials(const ForwardContext& context, const Attention
 // The grouped output projection of the rank's heads, out [rows, heads, head_dim] -> [rows, hidden].
 at::Tensor project_output(const ForwardContext& context, const AttentionWeights& weights,
                           const at::Tensor& out, at::ScalarType type) {
+  const ModelConfig& config = context.config;
   const Numerics& numerics = context.numerics;
   const ParallelRank& rank = context.rank;
   const Mesh& mesh = rank.mesh();
@@ -266,8 +267,8 @@ at::Tensor project_output(const ForwardContext& context, const AttentionWeights&
     return fault("latent_rounded_before_its_sum") ? partials.to(type).to(at::kFloat) : partials;
   });
   // Summed before wo_b's input is quantised, which is not linear (model.md 5.1).
-  const at::Tensor latent =
-      rank.all_reduce_tree(Axis::kTensor, mesh.heads().map(), latent_partials);
+  const at::Tensor latent = rank.all_reduce_tree(Axis::kTensor, mesh.heads().map(), latent_partials,
+                                                 {out.size(0), mesh.output().columns()});
   const at::Tensor partials = rank.region(Axis::kTensor, [&] {
     const int64_t place = rank.index(Axis::kTensor);
     const IndexRange own = mesh.output().columns_of_rank(place);
@@ -276,7 +277,9 @@ at::Tensor project_output(const ForwardContext& context, const AttentionWeights&
                             mesh.output().map().positions_of_rank(place).begin,
                             mesh.output().bounds(place, {0, mesh.output().columns()}));
   });
-  return rank.all_reduce_tree(Axis::kTensor, mesh.output().map(), partials).to(type);
+  const at::Tensor sum = rank.all_reduce_tree(Axis::kTensor, mesh.output().map(), partials,
+                                              {out.size(0), config.hidden_size});
+  return rank.region({}, [&] { return sum.to(type); });
 }
 
 }  // namespace

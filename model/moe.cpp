@@ -99,40 +99,31 @@ Assignment part_of(const Assignment& all, IndexRange own) {
           all.offsets.slice(0, own.begin, own.end + 1) - begin};
 }
 
-// Partials of the rank's expert subtrees, fp32 [S, rows, hidden].
+// Partials of the rank's expert subtrees, fp32 [S, rows, hidden]; undefined if no row chose one of
+// its experts.
 at::Tensor routed_partials(const ForwardContext& context, const Assignment& assignment,
                            const MoeWeights& weights, const at::Tensor& x) {
   const UnitShards& experts = context.rank.mesh().experts();
-  const ShardMap& map = experts.map;
   const int64_t place = context.rank.index(Axis::kExpert);
   const IndexRange own = experts.of_rank[static_cast<size_t>(place)];
-  const IndexRange positions = map.positions_of_rank(place);
-  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
-  if (own.count() == 0) {  // more ranks than experts: absent
-    return at::empty({subtrees, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
-  }
   const Assignment part = part_of(assignment, own);
-  if (part.row.size(0) == 0) {  // chosen by no row: adds nothing
-    return at::full({subtrees, x.size(0), x.size(1)}, -0.0, x.options().dtype(at::kFloat));
-  }
-  if (fault("experts_of_last_rank_dropped") && place == map.ranks() - 1) {
-    return at::zeros({subtrees, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
-  }
+  if (part.row.size(0) == 0) return {};
+  if (fault("experts_of_last_rank_dropped") && place == experts.map.ranks() - 1) return {};
+  const IndexRange positions = experts.map.positions_of_rank(place);
   return ops::moe_partials(routed_experts(context, part, weights, x), part.row, part.offsets,
-                           x.size(0), own.begin, map.units(), positions.begin, positions.count());
+                           x.size(0), own.begin, experts.map.units(), positions.begin,
+                           positions.count());
 }
 
-// The shared expert's slices of the rank, fp32 [S, rows, hidden].
+// The shared expert's slices of the rank, fp32 [S, rows, hidden]; undefined if they are all others'
+// (systems.md X6).
 at::Tensor shared_partials(const ForwardContext& context, const MoeWeights& weights,
                            const at::Tensor& x) {
   const ColumnShards& slices = context.rank.mesh().shared();
   const int64_t place = context.rank.index(Axis::kTensor);
   const IndexRange own = slices.columns_of_rank(place);
+  if (own.count() == 0) return {};
   const IndexRange positions = slices.map().positions_of_rank(place);
-  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
-  if (own.count() == 0) {  // the slices of the others: absent (systems.md X6)
-    return at::empty({subtrees, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
-  }
   const at::Tensor gate = project(x, weights.shared_w1, context.numerics);
   const at::Tensor up = project(x, weights.shared_w3, context.numerics);
   cover_clamp(context, gate, up);
@@ -156,30 +147,34 @@ at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
   const ParallelRank& rank = context.rank;
   const at::ScalarType type = x.scalar_type();
   const Assignment assignment = rank.region({}, [&] { return route(context, plan, weights, x); });
-  ops::OptionalTensor shared;
+  at::Tensor shared_sum;  // fp32, not yet rounded; undefined without a shared expert
   if (context.config.n_shared_experts > 0 && !fault("shared_expert_missing")) {
     const at::Tensor partials =
         rank.region(Axis::kTensor, [&] { return shared_partials(context, weights, x); });
-    shared = rank.all_reduce_tree(Axis::kTensor, rank.mesh().shared().map(), partials).to(type);
+    shared_sum =
+        rank.all_reduce_tree(Axis::kTensor, rank.mesh().shared().map(), partials, x.sizes());
   }
+  const auto shared = [&] {
+    return shared_sum.defined() ? ops::OptionalTensor(shared_sum.to(type)) : ops::OptionalTensor();
+  };
   if (rank.size(Axis::kExpert) == 1) {
     return rank.region({}, [&] {
       return ops::moe_combine(routed_experts(context, assignment, weights, x), assignment.row,
-                              assignment.offsets, shared, x.size(0));
+                              assignment.offsets, shared(), x.size(0));
     });
   }
   const at::Tensor partials =
       rank.region(Axis::kExpert, [&] { return routed_partials(context, assignment, weights, x); });
   const at::Tensor routed =
-      rank.all_reduce_tree(Axis::kExpert, rank.mesh().experts().map, partials);
-  if (fault("shared_expert_added_by_every_rank") && shared.has_value()) {
-    shared = *shared * static_cast<double>(rank.size(Axis::kExpert));
-  }
+      rank.all_reduce_tree(Axis::kExpert, rank.mesh().experts().map, partials, x.sizes());
   return rank.region({}, [&] {
     // C8.4: the shared expert is added after the routed tree, +0 where there is none.
-    const at::Tensor sum = flushed(routed) + (shared.has_value() ? flushed(shared->to(at::kFloat))
-                                                                 : at::zeros({}, routed.options()));
-    return flushed(sum).to(type);
+    at::Tensor added = at::zeros({}, routed.options());
+    if (const ops::OptionalTensor rounded = shared()) added = flushed(rounded->to(at::kFloat));
+    if (fault("shared_expert_added_by_every_rank")) {
+      added = added * static_cast<double>(rank.size(Axis::kExpert));
+    }
+    return flushed(flushed(routed) + added).to(type);
   });
 }
 

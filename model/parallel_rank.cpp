@@ -87,19 +87,22 @@ void ParallelRank::computed(const char* op, int index, const at::Tensor& output)
 }
 
 at::Tensor ParallelRank::all_reduce_tree(Axis axis, const ShardMap& map, const at::Tensor& partials,
-                                         CallSite site) const {
+                                         at::IntArrayRef shape, CallSite site) const {
   if (size(axis) == 1) return partials.select(0, 0);
-  const IndexRange positions = map.positions_of_rank(index(axis));
-  const std::vector<Subtree> subtrees = maximal_subtrees(positions);
-  DEEPINFER_ASSERT(partials.size(0) == static_cast<int64_t>(subtrees.size()),
-                   partials.size(0) << " partials of " << subtrees.size() << " subtrees");
-  const at::Tensor sums = partials.contiguous();
-  const at::Tensor out = at::empty(sums.sizes().slice(1), sums.options());
-  std::vector<const float*> present;
-  for (size_t s = 0; s < subtrees.size(); ++s) {
-    present.push_back(map.is_empty(subtrees[s])
-                          ? nullptr
-                          : sums.data_ptr<float>() + static_cast<int64_t>(s) * out.numel());
+  const std::vector<Subtree> subtrees = map.subtrees_of_rank(index(axis));
+  const at::Tensor out =
+      at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(tiles_.device()));
+  std::vector<const float*> present(subtrees.size(), nullptr);
+  at::Tensor sums;
+  if (partials.defined()) {
+    DEEPINFER_ASSERT(partials.size(0) == static_cast<int64_t>(subtrees.size()) &&
+                         partials.sizes().slice(1) == shape,
+                     partials.sizes() << " of " << subtrees.size() << " subtrees and " << shape);
+    sums = partials.contiguous();
+    for (size_t s = 0; s < subtrees.size(); ++s) {
+      if (map.is_empty(subtrees[s])) continue;
+      present[s] = sums.data_ptr<float>() + static_cast<int64_t>(s) * out.numel();
+    }
   }
   communicator_->all_reduce_tree(map, present, buffer(out), group(axis), site);
   return out;

@@ -73,9 +73,10 @@ class ParallelRank final : private OpObserver {
   };
 
   // Finishes the tree of a sharded axis (Communicator::all_reduce_tree): partials fp32 [S, ...] of
-  // the rank's maximal subtrees -> the sum of all, [...]. On one rank that is partials[0].
+  // the rank's maximal subtrees -> the sum of all, `shape` = [...]. On one rank that is
+  // partials[0]. Undefined: the rank has nothing to add; not all ranks may be so.
   at::Tensor all_reduce_tree(Axis axis, const ShardMap& map, const at::Tensor& partials,
-                             CallSite site = CallSite::here()) const;
+                             at::IntArrayRef shape, CallSite site = CallSite::here()) const;
   at::Tensor all_reduce_max(Axis axis, const at::Tensor& x, CallSite site = CallSite::here()) const;
   // [size, ...], in the order of places.
   at::Tensor all_gather(Axis axis, const at::Tensor& x, CallSite site = CallSite::here()) const;

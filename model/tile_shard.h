@@ -27,6 +27,7 @@ class TileShard {
   at::Tensor entries(IndexRange range) const;
   // Row of each entry, -1 where it is another rank's or -1 (unused): int32, of entries' shape.
   at::Tensor rows(const at::Tensor& entries) const;
+  at::Device device() const { return device_; }
   // Tree positions of the leaves that the rank holds.
   IndexRange positions() const { return positions_; }
 
