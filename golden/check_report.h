@@ -8,17 +8,9 @@
 #include <string_view>
 
 #include "golden/check_run.h"
+#include "golden/text_table.h"
 
 namespace deepinfer {
-
-// What the text may be dressed with; identity functions leave it plain.
-struct TextStyle {
-  std::function<std::string(std::string_view)> good;
-  std::function<std::string(std::string_view)> bad;
-  std::function<std::string(std::string_view)> quiet;
-  std::function<std::string(std::string_view)> title;
-};
-TextStyle plain_style();
 
 struct TextOptions {
   bool layers = false;  // one line a layer

@@ -104,7 +104,7 @@ bool SweepReport::all_same() const {
 int64_t SweepReport::rows_below_nine() const {
   int64_t rows = 0;
   for (const SweepSuite& suite : suites) {
-    if (!suite.gates_tokens()) continue;
+    if (!suite.suite.gates.tokens) continue;
     for (const SweepRow& row : suite.rows) {
       rows += std::any_of(row.prompts.begin(), row.prompts.end(),
                           [](const SweepPrompt& p) { return p.matched < kCountedTokens; });

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "golden/check_report.h"
 #include "golden/check_run.h"
 #include "golden/planned_suite.h"
+#include "golden/text_table.h"
 #include "model/mesh.h"
 #include "platform/errors.h"
 
@@ -39,7 +39,6 @@ struct SweepSuite {
   std::vector<SweepRow> rows;        // all prompts together, each a lane of one batch
 
   bool all_same() const;
-  bool gates_tokens() const { return suite.gates.tokens; }
 };
 
 struct SweepReport {

@@ -4,9 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "golden/check_report.h"
 #include "golden/sweep.h"
-#include "golden/text_table.h"
 
 namespace deepinfer {
 namespace {

@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "golden/check_report.h"
-#include "golden/text_table.h"
 
 namespace deepinfer {
 namespace {
@@ -284,11 +283,6 @@ void write_findings(const CheckReport& report, const TextStyle& style, std::ostr
 }
 
 }  // namespace
-
-TextStyle plain_style() {
-  const auto same = [](std::string_view text) { return std::string(text); };
-  return {same, same, same, same};
-}
 
 std::string summary_line(const CheckReport& report) {
   const CheckCounts counts = report.counts();

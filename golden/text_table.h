@@ -1,4 +1,4 @@
-// Tables of the reports for people.
+// What the reports for people have in common: a style, and tables.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,19 @@
 #include <utility>
 #include <vector>
 
-#include "golden/check_report.h"
-
 namespace deepinfer {
+
+// What the text may be dressed with; identity functions leave it plain.
+struct TextStyle {
+  std::function<std::string(std::string_view)> good;
+  std::function<std::string(std::string_view)> bad;
+  std::function<std::string(std::string_view)> quiet;
+  std::function<std::string(std::string_view)> title;
+};
+inline TextStyle plain_style() {
+  const auto same = [](std::string_view text) { return std::string(text); };
+  return {same, same, same, same};
+}
 
 // Rows of cells in columns as wide as their widest cell; the first row is the heading.
 class Table {

@@ -201,10 +201,10 @@ at::Tensor attend_sharded(const ForwardContext& context, const std::vector<SpanK
   const at::Tensor merged = rank.region(varies, [&] {
     const at::Tensor all =
         by_subtree(received, receive, subtrees, my_heads.count(), rows, channels + 2);
-    const at::Tensor out = std::get<0>(ops::attention_merge(
-        all.select(3, channels).contiguous(), all.select(3, channels + 1).contiguous(),
-        all.slice(3, 0, channels).contiguous(), subtrees.begins, subtrees.counts,
-        sink.slice(0, my_heads.begin, my_heads.end), q.scalar_type()));
+    const at::Tensor out = std::get<0>(
+        ops::attention_merge(all.select(3, channels), all.select(3, channels + 1),
+                             all.slice(3, 0, channels), subtrees.begins, subtrees.counts,
+                             sink.slice(0, my_heads.begin, my_heads.end), q.scalar_type()));
     return at::constant_pad_nd(out.permute({1, 0, 2}),
                                {0, 0, 0, 0, 0, merged_heads.most - out.size(1)}, 0);
   });

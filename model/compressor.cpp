@@ -93,7 +93,7 @@ void append_entries(ForwardContext& context, const LayerPlan& plan,
                     const std::vector<ClosedGroups>& closed) {
   const TileShard& tiles = context.rank.tiles();
   std::vector<at::Tensor>& own_entries = context.own_entries[plan.layer];
-  own_entries = context.rank.region(Axis::kContext, [&] {
+  own_entries = context.rank.update(Axis::kContext, [&] {
     std::vector<at::Tensor> own_of_spans;
     for (size_t i = 0; i < closed.size(); ++i) {
       const CompressedCache& cache = context.spans[i].sequence->caches.at(plan.layer);

@@ -34,9 +34,6 @@ class AxisSet {
     both.bits_ = static_cast<uint8_t>(bits_ | other.bits_);
     return both;
   }
-  constexpr bool contains(Axis axis) const {
-    return (bits_ >> static_cast<unsigned>(axis) & 1U) != 0;
-  }
   constexpr size_t number() const { return bits_; }
   static constexpr size_t kCount = size_t{1} << kAxes;
 

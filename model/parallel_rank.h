@@ -35,25 +35,20 @@ class ParallelRank final : private OpObserver {
   int64_t size(Axis axis) const { return mesh_->sizes().of(axis); }
   int64_t index(Axis axis) const { return index_[static_cast<size_t>(axis)]; }
   const TileShard& tiles() const { return tiles_; }
-  Communicator* communicator() const { return communicator_; }  // null for rank 0 of 1
 
-  // Runs `compute`, which may call no collective and change nothing but what the ranks share that
-  // it is the same on. Ranks with equal places on the axes `varies` compute the same: by the mode
-  // of the replicas, each does and the outputs of all ops are compared, or one does for all (its
-  // result is shared then: do not write into it). Regions nest; an inner one varies at least as the
-  // outer.
+  // Runs `compute`, which may call no collective and changes nothing. Ranks with equal places on
+  // the axes `varies` compute the same: by the mode of the replicas, each does and the outputs of
+  // all ops are compared, or one does for all (its result is shared then: do not write into it).
+  // Regions nest; an inner one varies at least as the outer.
   template <class Compute>
   auto region(AxisSet varies, const Compute& compute) const {
-    if (replicas_ == nullptr) return compute();
-    const AxisSet inner = region_ | varies;
-    if (shares_ && depth_ == 0 && replicas_->members(rank_, inner.number()) > 1) {
-      return replicas_->once(rank_, inner.number(), [&] {
-        const RegionScope scope(*this, inner);
-        return compute();
-      });
-    }
-    const RegionScope scope(*this, inner);
-    return compute();
+    return run(varies, shares_, compute);
+  }
+  // A region that makes or changes memory which ranks share where one computes for all: it is
+  // changed once in every forward of a run, observed or not.
+  template <class Compute>
+  auto update(AxisSet varies, const Compute& compute) const {
+    return run(varies, replicas_ != nullptr && replicas_->mode() == ReplicaMode::kOnce, compute);
   }
   // Whether what happens here is this rank's to count: of ranks that do the same, one counts.
   bool counts() const;
@@ -105,6 +100,20 @@ class ParallelRank final : private OpObserver {
     const ParallelRank& rank_;
     const AxisSet outer_;
   };
+
+  template <class Compute>
+  auto run(AxisSet varies, bool shared, const Compute& compute) const {
+    if (replicas_ == nullptr) return compute();
+    const AxisSet inner = region_ | varies;
+    const auto enter = [&] {
+      const RegionScope scope(*this, inner);
+      return compute();
+    };
+    if (shared && depth_ == 0 && replicas_->members(rank_, inner.number()) > 1) {
+      return replicas_->once(rank_, inner.number(), enter);
+    }
+    return enter();
+  }
 
   void computed(const char* op, int index, const at::Tensor& output) override;
   const Group& group(Axis axis) const { return *groups_[static_cast<size_t>(axis)]; }

@@ -13,7 +13,7 @@ void Sequence::allocate(const ModelConfig& config, const ModelPlan& plan, const 
     if (!layer.owns_kv) continue;
     const int64_t capacity = rank.tiles().rows_before(max_tokens_ / layer.ratio);
     CompressedCache cache;
-    std::tie(cache.rows, cache.index_keys) = rank.region(Axis::kContext, [&] {
+    std::tie(cache.rows, cache.index_keys) = rank.update(Axis::kContext, [&] {
       return std::pair(at::zeros({capacity, config.head_dim}, options),
                        at::zeros({capacity, config.index_head_dim}, options));
     });

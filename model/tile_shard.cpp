@@ -1,5 +1,6 @@
 #include "model/tile_shard.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace deepinfer {
@@ -36,9 +37,13 @@ at::Tensor TileShard::entries(IndexRange range) const {
   const int64_t count = rows_before(range.end) - rows_before(range.begin);
   const at::Tensor entries = at::empty({count}, options);
   int64_t* to = entries.data_ptr<int64_t>();
-  for (int64_t entry = range.begin; entry < range.end; ++entry) {
+  for (int64_t entry = range.begin; entry < range.end;) {
     const auto place = static_cast<size_t>(entry % kCycle);
-    if (before_[place + 1] > before_[place]) *to++ = entry;
+    const int64_t tile_end = std::min(entry - entry % kKvTileEntries + kKvTileEntries, range.end);
+    if (before_[place + 1] > before_[place]) {
+      for (int64_t own = entry; own < tile_end; ++own) *to++ = own;
+    }
+    entry = tile_end;
   }
   return entries.to(device_);
 }

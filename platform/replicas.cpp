@@ -36,7 +36,6 @@ ReplicaMode parse_replica_mode(std::string_view name) {
 
 Replicas::Replicas(ReplicaMode mode, int64_t ranks, std::vector<ReplicaPartition> partitions)
     : mode_(mode),
-      ranks_(ranks),
       partitions_(std::move(partitions)),
       sets_(partitions_.size()),
       counters_(static_cast<size_t>(ranks)) {

@@ -43,7 +43,6 @@ class Replicas {
   Replicas(ReplicaMode mode, int64_t ranks, std::vector<ReplicaPartition> partitions);
 
   ReplicaMode mode() const { return mode_; }
-  int64_t ranks() const { return ranks_; }
   // Replicas of `rank` in a partition, itself among them.
   int64_t members(int64_t rank, size_t partition) const;
   // Whether `rank` is the lowest of its replicas.
@@ -148,7 +147,6 @@ class Replicas {
   [[noreturn]] void fail(const Comparison& comparison, size_t partition, const Set& set) const;
 
   const ReplicaMode mode_;
-  const int64_t ranks_;
   const std::vector<ReplicaPartition> partitions_;
   std::vector<std::vector<std::unique_ptr<Set>>> sets_;  // [partitions][sets]
   std::vector<Counters> counters_;                       // [ranks]

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "golden/conformance/conformance.h"
 #include "golden/conformance/conformance_report.h"
 #include "platform/device.h"
@@ -14,6 +12,7 @@
 #include "sim/kernels/target.h"
 #include "sim/ops/host_ops.h"
 #include "tools/commands.h"
+#include "tools/report_style.h"
 #include "tools/terminal.h"
 
 namespace deepinfer {
@@ -94,31 +93,15 @@ ExitCode run(const Options& options, const Environment& environment) {
     return ExitCode::kMatch;
   }
   install_host_kernels();
-  const bool live = isatty(STDERR_FILENO) != 0;
-  const auto clear_progress = [live] {
-    if (live) std::cerr << "\r\x1b[K" << std::flush;
-  };
-  run_options.progress = [live](const std::string& op) {
-    if (live) std::cerr << "\r\x1b[K" << op << std::flush;
-  };
-  conformance::ConformanceReport report;
-  try {
-    report = conformance::run_conformance(implementations_of(options, device), run_options);
-  } catch (...) {
-    clear_progress();
-    throw;
-  }
-  clear_progress();
+  const Progress progress;
+  run_options.progress = [&](const std::string& op) { progress.show(op); };
+  const conformance::ConformanceReport report =
+      conformance::run_conformance(implementations_of(options, device), run_options);
+  progress.clear();
   if (options.json) {
     std::cout << conformance::report_json(report, one_case);
   } else {
-    const Paint paint(STDOUT_FILENO);
-    conformance::write_text(report, one_case,
-                            {[paint](std::string_view text) { return paint.green(text); },
-                             [paint](std::string_view text) { return paint.red(text); },
-                             [paint](std::string_view text) { return paint.dim(text); },
-                             [paint](std::string_view text) { return paint.bold(text); }},
-                            std::cout);
+    conformance::write_text(report, one_case, terminal_style(), std::cout);
   }
   return report.exit_code();
 }

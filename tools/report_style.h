@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "golden/check_report.h"
+#include "golden/text_table.h"
 #include "tools/terminal.h"
 
 namespace deepinfer {

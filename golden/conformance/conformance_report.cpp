@@ -36,44 +36,18 @@ std::string count_text(int64_t count, const std::string& what) {
   return std::to_string(count) + ' ' + what + (count == 1 ? "" : "s");
 }
 
-struct Row {
-  std::vector<std::string> cells;
-  std::function<std::string(std::string_view)> last;  // dresses the last cell
-};
-
-// Columns as wide as their widest cell; the first row is the heading.
-void write_table(const std::vector<Row>& rows, const TextStyle& style, std::ostream& out) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.cells.size()));
-    for (size_t i = 0; i < row.cells.size(); ++i) {
-      widths[i] = std::max(widths[i], row.cells[i].size());
-    }
-  }
-  for (const Row& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.cells.size(); ++i) {
-      const bool last = i + 1 == row.cells.size();
-      line += last && row.last ? row.last(row.cells[i]) : row.cells[i];
-      if (!last) line.append(widths[i] - row.cells[i].size() + 2, ' ');
-    }
-    out << (&row == &rows.front() ? style.title(line) : line) << '\n';
-  }
-}
-
 void write_ops(const ConformanceReport& report, const TextStyle& style, std::ostream& out) {
-  std::vector<Row> rows = {{{"op", "cases", "bit-equal targets", "bit-equal reference", "worst ulp",
-                             "worst nmse", "bound used", "digest", "result"},
-                            {}}};
+  Table table({"op", "cases", "bit-equal targets", "bit-equal reference", "worst ulp", "worst nmse",
+               "bound used", "digest", "result"});
   for (const OpResult& op : report.ops) {
-    rows.push_back(
-        {{op.op, std::to_string(op.cases), ratio_text(op.equal_between_targets, op.cases),
-          ratio_text(op.equal_to_reference, op.cases - op.throwing_cases), decimal(op.worst_ulp),
-          scientific(op.worst_nmse), decimal(op.worst_bound_share), digest_text(op.digest),
-          op.failures == 0 ? "ok" : count_text(op.failures, "failure")},
-         op.failures == 0 ? style.good : style.bad});
+    table.add(
+        {op.op, std::to_string(op.cases), ratio_text(op.equal_between_targets, op.cases),
+         ratio_text(op.equal_to_reference, op.cases - op.throwing_cases), decimal(op.worst_ulp),
+         scientific(op.worst_nmse), decimal(op.worst_bound_share), digest_text(op.digest),
+         op.failures == 0 ? "ok" : count_text(op.failures, "failure")},
+        op.failures == 0 ? style.good : style.bad);
   }
-  write_table(rows, style, out);
+  table.write(style, out);
 }
 
 void write_case(const CaseResult& one, const TextStyle& style, std::ostream& out) {
@@ -86,26 +60,22 @@ void write_case(const CaseResult& one, const TextStyle& style, std::ostream& out
         << (input.dtype == "none" ? "" : " " + shape_text(input.shape));
   }
   out << '\n';
-  std::vector<Row> rows = {
-      {{"implementation", "digest", "output", "dtype", "shape", "not the reference's", "worst ulp",
-        "nmse", "bound used", "worst element"},
-       {}}};
+  Table table({"implementation", "digest", "output", "dtype", "shape", "not the reference's",
+               "worst ulp", "nmse", "bound used", "worst element"});
   for (const ImplementationResult& made : one.implementations) {
     if (made.outputs.empty()) {
-      rows.push_back({{made.name, digest_text(made.digest),
-                       made.thrown.empty() ? "-" : "threw: " + made.thrown},
-                      {}});
+      table.add({made.name, digest_text(made.digest),
+                 made.thrown.empty() ? "-" : "threw: " + made.thrown});
     }
     for (const OutputResult& output : made.outputs) {
-      rows.push_back({{made.name, digest_text(made.digest), output.name, output.dtype,
-                       shape_text(output.shape), ratio_text(output.differing, output.elements),
-                       decimal(output.worst_ulp), scientific(output.nmse),
-                       output.exact ? "exact" : decimal(output.bound_share),
-                       output.worst_element < 0 ? "-" : std::to_string(output.worst_element)},
-                      {}});
+      table.add({made.name, digest_text(made.digest), output.name, output.dtype,
+                 shape_text(output.shape), ratio_text(output.differing, output.elements),
+                 decimal(output.worst_ulp), scientific(output.nmse),
+                 output.exact ? "exact" : decimal(output.bound_share),
+                 output.worst_element < 0 ? "-" : std::to_string(output.worst_element)});
     }
   }
-  write_table(rows, style, out);
+  table.write(style, out);
 }
 
 void write_failure(const Failure& failure, const TextStyle& style, std::ostream& out) {
@@ -157,11 +127,6 @@ Json case_json(const CaseResult& one) {
 }
 
 }  // namespace
-
-TextStyle plain_style() {
-  const auto plain = [](std::string_view text) { return std::string(text); };
-  return {plain, plain, plain, plain};
-}
 
 std::string summary_line(const ConformanceReport& report) {
   int64_t cases = 0, equal = 0;

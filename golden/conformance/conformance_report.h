@@ -1,23 +1,13 @@
 // Writes a conformance run: a table for people, JSON for programs.
 #pragma once
 
-#include <functional>
 #include <ostream>
 #include <string>
-#include <string_view>
 
 #include "golden/conformance/conformance.h"
+#include "golden/text_table.h"
 
 namespace deepinfer::conformance {
-
-// What the text may be dressed with; identity functions leave it plain.
-struct TextStyle {
-  std::function<std::string(std::string_view)> good;
-  std::function<std::string(std::string_view)> bad;
-  std::function<std::string(std::string_view)> quiet;
-  std::function<std::string(std::string_view)> title;
-};
-TextStyle plain_style();
 
 // One line an op, failures with the line that repeats each, one line at the end. With `detail` each
 // case too: inputs, and outputs by implementation.

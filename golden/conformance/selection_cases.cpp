@@ -42,17 +42,9 @@ OpCase named(const char* op, const char* output, const std::string& name) {
   return one;
 }
 
-void add_topk_select(std::vector<OpCase>& cases) {
-  const auto add = [&](int64_t rows, int64_t width, int64_t k, Values values, bool hidden) {
-    OpCase one = named("topk_select", "indices",
-                       shape_text({rows, width}) + " k " + std::to_string(k) + " " +
-                           std::string(values_name(values)) + (hidden ? " some -inf" : ""));
-    one.inputs = [=](RandomStream& random) -> Tensors {
-      return {scores_of(random, rows, width, values, hidden)};
-    };
-    one.run = [=](const Tensors& in, bool) -> Tensors { return {ops::topk_select(in[0], k)}; };
-    cases.push_back(one);
-  };
+// Calls add(rows, width, k, values, hidden) for the shapes that every top-k is tried on.
+template <class Add>
+void add_topk_shapes(const Add& add) {
   for (const Values values : kScoreValues) {
     for (const bool hidden : {false, true}) {
       add(5, 33, 7, values, hidden);
@@ -65,6 +57,20 @@ void add_topk_select(std::vector<OpCase>& cases) {
   add(3, 0, 2, Values::kOrdinary, false);
   add(3, 8, 0, Values::kOrdinary, false);
   add(1, 1, 1, Values::kOrdinary, false);
+}
+
+void add_topk_select(std::vector<OpCase>& cases) {
+  const auto add = [&](int64_t rows, int64_t width, int64_t k, Values values, bool hidden) {
+    OpCase one = named("topk_select", "indices",
+                       shape_text({rows, width}) + " k " + std::to_string(k) + " " +
+                           std::string(values_name(values)) + (hidden ? " some -inf" : ""));
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      return {scores_of(random, rows, width, values, hidden)};
+    };
+    one.run = [=](const Tensors& in, bool) -> Tensors { return {ops::topk_select(in[0], k)}; };
+    cases.push_back(one);
+  };
+  add_topk_shapes(add);
   for (const bool far : {false, true}) {
     OpCase nan = named("topk_select", "indices", far ? "NaN past the k largest" : "NaN in row 2");
     nan.inputs = [far](RandomStream& random) -> Tensors {
@@ -124,18 +130,7 @@ void add_topk_merge(std::vector<OpCase>& cases) {
     };
     cases.push_back(one);
   };
-  for (const Values values : kScoreValues) {
-    for (const bool hidden : {false, true}) {
-      add(5, 33, 7, values, hidden);
-      add(3, 128, 16, values, hidden);
-      add(4, 9, 20, values, hidden);  // more than there are
-      add(2, 1000, 64, values, hidden);
-    }
-  }
-  add(0, 8, 3, Values::kOrdinary, false);
-  add(3, 0, 2, Values::kOrdinary, false);
-  add(3, 8, 0, Values::kOrdinary, false);
-  add(1, 1, 1, Values::kOrdinary, false);
+  add_topk_shapes(add);
   const auto refuse = [&](const char* name, std::vector<int64_t> indices, int64_t k, bool nan,
                           const char* text) {
     OpCase wrong = named("topk_merge", "indices", name);

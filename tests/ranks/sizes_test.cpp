@@ -235,6 +235,41 @@ class SelectionObserver final : public Observer {
   }
 };
 
+// Who looks on computes everything itself; the caches that ranks share are written once all the
+// same.
+TEST_CASE("observed forwards may stand between others") {
+  RandomStream random(random_seed(5), "observed", 0);
+  const auto model = load(kData + "tiny-fp8", Numerics::official());
+  const Prompts prompts = prompts_at_edges(model->config(), random, {31});
+  const auto steps = [&](const TextModel& running) {
+    SelectionObserver observer;
+    ForwardOptions observed;
+    observed.observer = &observer;
+    const SequencePtr sequence = running.new_sequence(50);
+    std::vector<at::Tensor> parts = {running.forward({{sequence.get(), prompts[0]}}, observed)};
+    for (int64_t token = 0; token < 12; ++token) {
+      const bool watched = token % 4 == 3;
+      parts.push_back(
+          running.forward({{sequence.get(), {token}}}, watched ? observed : ForwardOptions{}));
+    }
+    return at::cat(parts);
+  };
+  const at::Tensor expected = steps(*model);
+  for (const ReplicaMode mode : {ReplicaMode::kEvery, ReplicaMode::kOnce}) {
+    CAPTURE(replica_mode_name(mode));
+    for (const ParallelSizes& sizes : {ParallelSizes{4, 1, 1}, ParallelSizes{2, 3, 4}}) {
+      CAPTURE(sizes.text());
+      RankRun run = run_of(sizes, mode);
+      CHECK(same_bits(on_ranks(*model, run, steps), expected));
+      for (uint64_t seed = 1; kFibersToo && seed <= 5; ++seed) {
+        CAPTURE(seed);
+        run.executor.schedule = seed;
+        CHECK(same_bits(on_ranks(*model, run, steps), expected));
+      }
+    }
+  }
+}
+
 // Without head weights every index score is +0: which entries are selected is up to the ties alone.
 TEST_CASE("equal index scores select the same entries on all sizes and schedules") {
   test::TempFolder folder;
