@@ -110,7 +110,8 @@ using GroupPtr = std::shared_ptr<const Group>;
 //
 // Thread rule: one rank's end is used by that rank alone. Buffers stay the caller's; they are read
 // and written while the call lasts. `in` and `out` of one call may be one buffer where their shapes
-// are equal.
+// are equal. All members of an all_reduce or all_gather may name the same `out`, which is not any
+// member's `in` then: it is written once.
 class Communicator {
  public:
   virtual ~Communicator() = default;

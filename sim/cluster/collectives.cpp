@@ -142,22 +142,22 @@ void reduce_scatter_sum(std::span<Call* const> calls) {
 
 void all_to_all_v(std::span<Call* const> calls) {
   const int64_t element = wire_type_bytes(calls[0]->in.type);
-  // All results before any output: an output may be its member's input.
-  std::vector<std::vector<char>> results;
-  std::vector<int64_t> read(calls.size(), 0);  // elements of each member's `in` already sent
-  for (size_t to = 0; to < calls.size(); ++to) {
-    std::vector<char>& result = results.emplace_back(static_cast<size_t>(calls[to]->out.bytes()));
-    int64_t written = 0;
-    for (size_t from = 0; from < calls.size(); ++from) {
-      const int64_t count = calls[from]->send_counts[to];
-      copy(result.data() + written * element, bytes(calls[from]->in.data) + read[from] * element,
-           count * element);
-      written += count;
-      read[from] += count;
-    }
+  // What a member hands in where its output goes is put aside first.
+  std::vector<std::vector<char>> aside;
+  std::vector<const char*> next;  // of each member's `in`: what is not sent yet
+  for (const Call* call : calls) {
+    next.push_back(bytes(call->in.data));
+    if (call->in.data != call->out.data) continue;
+    next.back() = aside.emplace_back(next.back(), next.back() + call->in.bytes()).data();
   }
   for (size_t to = 0; to < calls.size(); ++to) {
-    copy(calls[to]->out.data, results[to].data(), calls[to]->out.bytes());
+    char* place = bytes(calls[to]->out.data);
+    for (size_t from = 0; from < calls.size(); ++from) {
+      const int64_t count = calls[from]->send_counts[to] * element;
+      copy(place, next[from], count);
+      place += count;
+      next[from] += count;
+    }
   }
 }
 
@@ -247,8 +247,14 @@ void perform(std::span<Call* const> calls) {
   }
 }
 
+bool have_one_output(std::span<Call* const> calls) {
+  return calls.front()->out.data == calls.back()->out.data && calls.size() > 1 &&
+         calls.front()->out.data != nullptr;
+}
+
 void gather(std::span<Call* const> calls, IndexRange members) {
   const int64_t piece = calls[0]->in.bytes();
+  if (have_one_output(calls)) members.end = std::min<int64_t>(members.end, 1);
   for (int64_t to = members.begin; to < members.end; ++to) {
     char* place = bytes(calls[static_cast<size_t>(to)]->out.data);
     // A member's input may be its own place in its output, where it belongs anyway.

@@ -77,6 +77,9 @@ int64_t sent_bytes(const Call& call);
 // Does what the calls ask for; calls[i] is member i's. All agree.
 void perform(std::span<Call* const> calls);
 
+// Whether all members name the same memory for the result.
+bool have_one_output(std::span<Call* const> calls);
+
 // all_gather, for the members that receive: what several workers do at once.
 void gather(std::span<Call* const> calls, IndexRange members);
 

@@ -64,6 +64,7 @@ struct Meeting {
   // Of an all_reduce that sides work on, each for its own.
   bool by_sides = false;
   std::vector<char> result;
+  void* finished = nullptr;  // the result: there, or in the one output of all members
 
   // Work of a large all_gather, cut into slices that workers take one by one: the next, and how
   // many are done.

@@ -198,7 +198,7 @@ bool Rendezvous::is_shared(const Meeting& meeting) const {
   const auto members = static_cast<int64_t>(meeting.calls.size());
   return first.op == CollectiveOp::kAllGather && meeting.sides.size() > 1 &&
          executor_->workers() < size() && members >= Meeting::kSlices &&
-         first.out.bytes() * members >= kSharedBytes;
+         !have_one_output(meeting.calls) && first.out.bytes() * members >= kSharedBytes;
 }
 
 void Rendezvous::finish_by_sides(Meeting& meeting) {
@@ -206,8 +206,13 @@ void Rendezvous::finish_by_sides(Meeting& meeting) {
   std::vector<const float*> leaves(call.map != nullptr ? static_cast<size_t>(call.map->leaves())
                                                        : meeting.calls.size());
   for (const Side& side : meeting.sides) side.partial.put(leaves);
-  meeting.result.resize(static_cast<size_t>(call.out.bytes()));
-  finish(call, leaves, meeting.result.data());
+  if (have_one_output(meeting.calls)) {
+    meeting.finished = call.out.data;
+  } else {
+    meeting.result.resize(static_cast<size_t>(call.out.bytes()));
+    meeting.finished = meeting.result.data();
+  }
+  finish(call, leaves, meeting.finished);
 }
 
 // All have come: by the last of them, who waits like the others if the work is shared, or if it
@@ -288,7 +293,7 @@ void Rendezvous::release_side(Side& side) {
     // When the run ends, members go, and their buffers with them: nobody is left to give to.
     if (aborted_.load()) return;
     give(side.meeting->calls, {side.places.front(), side.places.back() + 1},
-         side.meeting->result.data());
+         side.meeting->finished);
   }
   side.finished.fetch_add(1, std::memory_order_release);
   executor_->unpark(side.ranks);

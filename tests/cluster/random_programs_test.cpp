@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <sstream>
@@ -33,11 +35,12 @@ Bytes bytes_of(const std::vector<T>& values) {
 struct Step {
   CollectiveOp op = CollectiveOp::kBarrier;  // kSend: members 0, 2, ... send to 1, 3, ...
   WireType type = WireType::kFloat32;
-  int64_t count = 0;      // elements: of `in`, or of `out` where members' pieces are summed
-  int64_t root = 0;       // broadcast
-  int64_t leaves = 0;     // all_reduce(tree)
-  bool in_place = false;  // where the op allows it
-  uint64_t key = 0;       // of the contents
+  int64_t count = 0;        // elements: of `in`, or of `out` where members' pieces are summed
+  int64_t root = 0;         // broadcast
+  int64_t leaves = 0;       // all_reduce(tree)
+  bool in_place = false;    // where the op allows it
+  bool one_output = false;  // all members name the same memory for it, where the op allows it
+  uint64_t key = 0;         // of the contents
 };
 
 constexpr auto kOps = std::to_array(
@@ -244,11 +247,32 @@ class Oracle {
   const int64_t members_;
 };
 
+// Memory that all members of a call have in common.
+class SharedOutputs {
+ public:
+  std::shared_ptr<Bytes> take(const Step& step, const Group& group, size_t size) {
+    const std::scoped_lock lock(mutex_);
+    const std::pair key(step.key, group.members());
+    auto& [bytes, taken] = outputs_[key];
+    if (taken == 0) bytes = std::make_shared<Bytes>(size, 1);
+    std::shared_ptr<Bytes> result = bytes;
+    if (++taken == group.size()) outputs_.erase(key);
+    return result;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<uint64_t, std::vector<int64_t>>, std::pair<std::shared_ptr<Bytes>, int64_t>>
+      outputs_;
+};
+
 // What ranks tell the test, which alone makes doctest's checks: they are not made for many threads.
 struct Record {
   std::atomic<int64_t> calls[kOps.size()][kTypes.size()] = {};  // made by members
+  std::atomic<int64_t> one_output = 0;                          // calls with it
   std::mutex mutex;
   std::string first_wrong;  // of mutex
+  SharedOutputs outputs;
 };
 
 // One rank's side of a program; its buffers are used again at once, as a model's are.
@@ -268,6 +292,15 @@ class Player {
       case CollectiveOp::kAllReduceSum:
       case CollectiveOp::kAllReduceMax: {
         in_ = oracle.input(self);
+        if (step.one_output) {
+          const auto one = one_output(step, group, in_.size());
+          if (step.op == CollectiveOp::kAllReduceSum) {
+            comm_.all_reduce_sum(buffer(step, in_), buffer(step, *one), group);
+          } else {
+            comm_.all_reduce_max(buffer(step, in_), buffer(step, *one), group);
+          }
+          return expect(step, group, *one, oracle.output(self));
+        }
         out_.resize(in_.size());
         const Buffer out = buffer(step, step.in_place ? in_ : out_);
         if (step.op == CollectiveOp::kAllReduceSum) {
@@ -283,6 +316,12 @@ class Player {
         return all_reduce_tree(step, group, self, oracle);
       case CollectiveOp::kAllGather: {
         const Bytes input = oracle.input(self);
+        if (step.one_output) {
+          in_ = input;
+          const auto one = one_output(step, group, input.size() * members.size());
+          comm_.all_gather(buffer(step, in_), buffer(step, *one), group);
+          return expect(step, group, *one, oracle.output(self));
+        }
         out_.assign(input.size() * members.size(), 0);
         in_ = input;
         // In place: from where the result has its own piece.
@@ -333,9 +372,20 @@ class Player {
       values.push_back(oracle.partial(subtree.begin));
       partials.push_back(values.back().empty() ? nullptr : values.back().data());
     }
-    out_.assign(static_cast<size_t>(step.count * wire_type_bytes(step.type)), 1);
+    const auto size = static_cast<size_t>(step.count * wire_type_bytes(step.type));
+    if (step.one_output) {
+      const auto one = one_output(step, group, size);
+      comm_.all_reduce_tree(map, partials, buffer(step, *one), group);
+      return expect(step, group, *one, oracle.output(self));
+    }
+    out_.assign(size, 1);
     comm_.all_reduce_tree(map, partials, buffer(step, out_), group);
     expect(step, group, out_, oracle.output(self));
+  }
+
+  std::shared_ptr<Bytes> one_output(const Step& step, const Group& group, size_t size) {
+    ++record_.one_output;
+    return record_.outputs.take(step, group, size);
   }
 
   static Buffer buffer(const Step& step, Bytes& bytes) {
@@ -348,8 +398,11 @@ class Player {
     if (!record_.first_wrong.empty()) return;
     std::ostringstream text;
     text << collective_name(step.op) << ' ' << wire_type_name(step.type) << ", " << step.count
-         << (step.in_place ? " elements in place" : " elements") << ", on rank " << comm_.rank()
-         << " of " << replica_groups_text({group.members()});
+         << " elements"
+         << (step.one_output ? " to one output"
+             : step.in_place ? " in place"
+                             : "")
+         << ", on rank " << comm_.rank() << " of " << replica_groups_text({group.members()});
     record_.first_wrong = text.str();
   }
 
@@ -418,6 +471,7 @@ Step random_step(RandomStream& random, int64_t members) {
   step.leaves = std::bit_ceil(static_cast<uint64_t>(members)) << random.below(2);
   if (random.one_in(2)) step.leaves = kCanonicalLeaves;
   step.in_place = random.one_in(3);
+  step.one_output = random.one_in(4);
   step.key = random.word();
   return step;
 }
@@ -487,6 +541,7 @@ void play_programs(int64_t collectives) {
       CHECK(record.calls[op][type] > 0);
     }
   }
+  CHECK(record.one_output > 0);
   if (!kSanitized) CHECK(all.shared > 0);  // a few programs may have none
 }
 
