@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/compressor.h"
+#include "model/context_parallel.h"
 #include "model/indexer.h"
 #include "platform/fault.h"
 #include "platform/ops.h"
@@ -17,6 +18,13 @@ namespace {
 int64_t window_length(const ModelConfig& config) {
   return config.sliding_window + (fault("window_one_longer") ? 1 : 0) -
          (fault("window_one_shorter") ? 1 : 0);
+}
+
+// The oldest position that the queries of a span attend.
+int64_t first_window_key(const BatchSpan& span, const ModelConfig& config) {
+  return fault("window_lost_between_chunks")
+             ? span.position
+             : std::max<int64_t>(span.position - (window_length(config) - 1), 0);
 }
 
 // Everything before the heads: the same on every rank.
@@ -54,15 +62,6 @@ Latents make_latents(const ForwardContext& context, const LayerPlan& plan,
   return latents;
 }
 
-// The rank's own keys that the rows of a span may attend.
-struct SpanKeys {
-  at::Tensor window;            // [keys, head_dim], at WindowPlaces::positions
-  at::Tensor kept;              // of those, what the next forward needs
-  at::Tensor compressed;        // [rows, head_dim]
-  at::Tensor compressed_entry;  // int64 [rows]
-  at::Tensor selected;          // int32 [count, index_topk], rows of compressed
-};
-
 std::vector<SpanKeys> gather_keys(const ForwardContext& context, const LayerPlan& plan,
                                   const at::Tensor& kv) {
   const TileShard& tiles = context.rank.tiles();
@@ -73,18 +72,22 @@ std::vector<SpanKeys> gather_keys(const ForwardContext& context, const LayerPlan
     SpanKeys& keys = all.emplace_back();
     at::Tensor kept = span.sequence->window[plan.layer];
     if (fault("window_lost_between_chunks")) kept = kept.slice(0, 0, 0);
-    at::Tensor added = span.rows_of(kv);
-    if (!tiles.keeps_all()) {
-      added = added.index_select(0, places.positions.slice(0, kept.size(0)) - span.position);
+    if (places.positions.size(0) == 0) {
+      keys.window = keys.kept = kept;
+    } else {
+      at::Tensor added = span.rows_of(kv);
+      if (!tiles.keeps_all()) {
+        added = added.index_select(0, places.positions.slice(0, kept.size(0)) - span.position);
+      }
+      keys.window = at::cat({kept, added}, 0);
+      // One row less than the window: the next query brings its own. Cloned, so that the chunk is
+      // released.
+      const int64_t oldest =
+          std::max(span.end_position() - (window_length(context.config) - 1), places.first_key);
+      keys.kept =
+          keys.window.slice(0, tiles.rows_before(oldest) - tiles.rows_before(places.first_key))
+              .clone();
     }
-    keys.window = at::cat({kept, added}, 0);
-    // One row less than the window: the next query brings its own. Cloned, so that the chunk is
-    // released.
-    const int64_t oldest =
-        std::max(span.end_position() - (window_length(context.config) - 1), places.first_key);
-    keys.kept =
-        keys.window.slice(0, tiles.rows_before(oldest) - tiles.rows_before(places.first_key))
-            .clone();
     keys.compressed = keys.window.slice(0, 0, 0);
     keys.compressed_entry = places.positions.slice(0, 0, 0);
     if (plan.compressed() && !(fault("topk_of_own_layer_missing") && !plan.owns_index)) {
@@ -110,117 +113,6 @@ at::Tensor attend_all(const ForwardContext& context, const std::vector<SpanKeys>
         context.numerics.narrow_probabilities)));
   }
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
-}
-
-// Partials of the rank's subtrees over its own keys: fp32 [heads, S, rows, head_dim + 2], the last
-// two channels maximum and sum.
-at::Tensor attend_own(const ForwardContext& context, const std::vector<SpanKeys>& keys,
-                      const at::Tensor& q, const ops::OptionalTensor& maximum, double scale) {
-  const IndexRange positions = context.rank.tiles().positions();
-  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
-  const at::Tensor packed =
-      at::empty({q.size(1), subtrees, q.size(0), q.size(2) + 2}, q.options().dtype(at::kFloat));
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const BatchSpan& span = context.spans[i];
-    ops::OptionalTensor span_maximum;
-    if (maximum.has_value()) span_maximum = span.rows_of(*maximum);
-    const auto [largest, sum, out] = ops::attention_partials(
-        span.rows_of(q), keys[i].window, context.window[i].positions, context.window[i].index,
-        keys[i].compressed, keys[i].compressed_entry, keys[i].selected, span_maximum, scale,
-        positions.begin, positions.count());
-    const int64_t channels = out.size(3);
-    const at::Tensor span_partials = packed.slice(2, span.begin, span.begin + span.count);
-    span_partials.slice(3, 0, channels).copy_(out.permute({2, 0, 1, 3}));
-    span_partials.select(3, channels).copy_(largest.permute({2, 0, 1}));
-    span_partials.select(3, channels + 1).copy_(sum.permute({2, 0, 1}));
-  }
-  return packed;
-}
-
-// What the ranks sent, [heads, their subtrees, rows, width] each, one after the other: by subtree,
-// [S, rows, heads, width].
-at::Tensor by_subtree(const at::Tensor& received, const std::vector<int64_t>& counts,
-                      const TileSubtrees& subtrees, int64_t heads, int64_t rows, int64_t width) {
-  const auto ranks = static_cast<int64_t>(counts.size());
-  const auto all = static_cast<int64_t>(subtrees.begins.size());
-  if (subtrees.alike) {
-    return received.view({ranks, heads, all / ranks, rows, width})
-        .permute({0, 2, 3, 1, 4})
-        .reshape({all, rows, heads, width});
-  }
-  std::vector<at::Tensor> pieces;
-  int64_t at = 0;
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    pieces.push_back(
-        received.narrow(0, at, counts[rank]).view({heads, subtrees.of_rank[rank], rows, width}));
-    at += counts[rank];
-  }
-  return at::cat(pieces, 1).permute({1, 2, 0, 3});
-}
-
-// Attention over the keys of all context-parallel ranks (architecture.md, "Attention"): each rank
-// attends its own keys with all heads, hands every rank the partials of some heads, merges what it
-// gets of its own heads, adds the sink once, and gathers the heads again.
-at::Tensor attend_sharded(const ForwardContext& context, const std::vector<SpanKeys>& keys,
-                          const at::Tensor& q, const at::Tensor& sink, double scale) {
-  const ParallelRank& rank = context.rank;
-  const AxisSet varies = Axis::kTensor | Axis::kContext;
-  const int64_t rows = q.size(0), channels = q.size(2);
-  const int64_t ranks = rank.size(Axis::kContext), own = rank.index(Axis::kContext);
-
-  ops::OptionalTensor maximum;
-  if (context.numerics.narrow_probabilities) {
-    // Probabilities are rounded against the maximum of the whole list (CANONICAL.md C7.4).
-    const at::Tensor own_maximum = rank.region(varies, [&] {
-      std::vector<at::Tensor> by_span;
-      for (size_t i = 0; i < keys.size(); ++i) {
-        by_span.push_back(ops::attention_maximum(context.spans[i].rows_of(q), keys[i].window,
-                                                 context.window[i].index, keys[i].compressed,
-                                                 keys[i].selected, scale));
-      }
-      return by_span.size() == 1 ? by_span[0] : at::cat(by_span, 0);
-    });
-    const at::Tensor all_maximum = rank.all_reduce_max(Axis::kContext, own_maximum);
-    maximum = fault("own_maximum_for_narrow_probabilities") ? own_maximum : all_maximum;
-  }
-  const at::Tensor partials =
-      rank.region(varies, [&] { return attend_own(context, keys, q, maximum, scale); });
-
-  const UnitShards& merged_heads = rank.mesh().merged_heads(rank.index(Axis::kTensor));
-  const TileSubtrees& subtrees = rank.mesh().tile_subtrees();
-  const IndexRange my_heads = merged_heads.of_rank[static_cast<size_t>(own)];
-  std::vector<int64_t> send, receive;
-  for (size_t other = 0; other < static_cast<size_t>(ranks); ++other) {
-    const int64_t elements = rows * (channels + 2);  // of one head and subtree
-    send.push_back(merged_heads.of_rank[other].count() * partials.size(1) * elements);
-    receive.push_back(my_heads.count() * subtrees.of_rank[other] * elements);
-  }
-  const at::Tensor received = rank.all_to_all(Axis::kContext, partials.view({-1}), send, receive);
-
-  // Padded to the most heads of a rank, so that all give as many.
-  const at::Tensor merged = rank.region(varies, [&] {
-    const at::Tensor all =
-        by_subtree(received, receive, subtrees, my_heads.count(), rows, channels + 2);
-    const at::Tensor out = std::get<0>(
-        ops::attention_merge(all.select(3, channels), all.select(3, channels + 1),
-                             all.slice(3, 0, channels), subtrees.begins, subtrees.counts,
-                             sink.slice(0, my_heads.begin, my_heads.end), q.scalar_type()));
-    return at::constant_pad_nd(out.permute({1, 0, 2}),
-                               {0, 0, 0, 0, 0, merged_heads.most - out.size(1)}, 0);
-  });
-  const at::Tensor gathered = rank.all_gather(Axis::kContext, merged);  // [ranks, most, rows, C]
-  return rank.region(Axis::kTensor, [&] {
-    if (merged_heads.alike && !fault("heads_gathered_backwards")) {
-      return gathered.view({-1, rows, channels}).permute({1, 0, 2}).contiguous();
-    }
-    std::vector<at::Tensor> by_rank;
-    for (int64_t other = 0; other < ranks; ++other) {
-      const int64_t count = merged_heads.of_rank[static_cast<size_t>(other)].count();
-      if (count > 0) by_rank.push_back(gathered.select(0, other).slice(0, 0, count));
-    }
-    if (fault("heads_gathered_backwards")) std::reverse(by_rank.begin(), by_rank.end());
-    return at::cat(by_rank, 0).permute({1, 0, 2}).contiguous();
-  });
 }
 
 // Row-parallel wo_a: partials fp32 [S, rows, o_groups * o_lora_rank] of the rank's heads. A group
@@ -295,11 +187,13 @@ WindowPlaces window_places(const BatchSpan& span, const ModelConfig& config, con
                            at::Device device) {
   const int64_t window = window_length(config);
   WindowPlaces places;
-  places.first_key = fault("window_lost_between_chunks")
-                         ? span.position
-                         : std::max<int64_t>(span.position - (window - 1), 0);
+  places.first_key = first_window_key(span, config);
   places.positions = tiles.entries({places.first_key, span.end_position()});
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  if (places.positions.size(0) == 0) {
+    places.index = at::full({span.count, window}, -1, options.dtype(at::kInt));
+    return places;
+  }
   const at::Tensor query = at::arange(span.position, span.end_position(), options).unsqueeze(1);
   const at::Tensor position =
       (query - window + 1).clamp_min(places.first_key) + at::arange(window, options).unsqueeze(0);
@@ -308,6 +202,20 @@ WindowPlaces window_places(const BatchSpan& span, const ModelConfig& config, con
   const at::Tensor first = at::full({}, tiles.rows_before(places.first_key), row.options());
   places.index = at::where(row.ge(0), row - first, row);
   return places;
+}
+
+std::vector<PlaceSet> window_holders(const BatchSpan& span, const ModelConfig& config,
+                                     const Mesh& mesh) {
+  std::vector<PlaceSet> holders;
+  const int64_t first_key = first_window_key(span, config);
+  for (int64_t query = span.position; query < span.end_position(); ++query) {
+    PlaceSet& holder = holders.emplace_back(0);
+    int64_t key = std::max(query - window_length(config) + 1, first_key);
+    for (; key <= query; key += kKvTileEntries - key % kKvTileEntries) {
+      holder |= mesh.holder_of_entry(key);
+    }
+  }
+  return holders;
 }
 
 at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
@@ -324,6 +232,10 @@ at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
       rank.region(Axis::kContext, [&] { return gather_keys(context, plan, latents.kv); });
   for (size_t i = 0; i < keys.size(); ++i) {
     context.spans[i].sequence->window[plan.layer] = keys[i].kept;
+  }
+  KeyedRows keyed;
+  if (rank.size(Axis::kContext) > 1) {
+    keyed = rank.region({}, [&] { return keyed_rows(context, plan); });
   }
   const double scale = 1.0 / std::sqrt(static_cast<double>(channels));
   const int64_t heads =
@@ -347,7 +259,7 @@ at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
     });
   } else {
     const at::Tensor q = rank.region(Axis::kTensor, query);
-    const at::Tensor merged = attend_sharded(context, keys, q, weights.sink, scale);
+    const at::Tensor merged = attend_over_ranks(context, keyed, keys, q, weights.sink, scale);
     out = rank.region(Axis::kTensor, [&] { return unrotated(merged); });
   }
   return project_output(context, weights, out, x.scalar_type());

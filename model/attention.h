@@ -18,5 +18,8 @@ at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
 // Keys of the window of a span, and where its queries find them.
 WindowPlaces window_places(const BatchSpan& span, const ModelConfig& config, const TileShard& tiles,
                            at::Device device);
+// The cp places that hold a key of each query's window, whatever it is (or a few more).
+std::vector<PlaceSet> window_holders(const BatchSpan& span, const ModelConfig& config,
+                                     const Mesh& mesh);
 
 }  // namespace deepinfer

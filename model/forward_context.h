@@ -65,6 +65,10 @@ struct ForwardContext {
   // By index source: rows of the rank's own entries that each query attends, -1 padded and for
   // another rank's, int32 [count, index_topk].
   std::map<int64_t, std::vector<at::Tensor>> selected;
+  // With several cp places, by row of the batch: those that hold keys of its window, and by index
+  // source of its selected entries.
+  std::vector<PlaceSet> window_holders;
+  std::map<int64_t, std::vector<PlaceSet>> selected_holders;
   std::vector<at::Tensor> candidates;  // blocks of all ranks, int32 [count, candidate_topk_blocks]
 
   at::Device device() const { return positions.device(); }

@@ -104,6 +104,19 @@ std::pair<at::Tensor, at::Tensor> own_topk(const SpanScores& span, int64_t k) {
               .masked_fill(unused, -1)};
 }
 
+// The cp places that hold the entries of each row of `topk`, int32 [rows, k].
+std::vector<PlaceSet> holders_of(const at::Tensor& topk, const Mesh& mesh) {
+  const at::Tensor host = topk.cpu().contiguous();
+  const int32_t* entry = host.data_ptr<int32_t>();
+  std::vector<PlaceSet> holders(static_cast<size_t>(topk.size(0)), 0);
+  for (PlaceSet& holder : holders) {
+    for (int64_t i = 0; i < topk.size(1); ++i, ++entry) {
+      if (*entry >= 0) holder |= mesh.holder_of_entry(*entry);
+    }
+  }
+  return holders;
+}
+
 void cover_selection(const ForwardContext& context, const LayerPlan& plan) {
   if (context.coverage == nullptr) return;
   const ModelConfig& config = context.config;
@@ -174,11 +187,17 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQ
   context.observe("topk", plan.layer, topk);
   context.selected[plan.layer] = rank.region(Axis::kContext, [&] {
     std::vector<at::Tensor> own;
-    for (const BatchSpan& span : context.spans) {
-      own.push_back(rank.tiles().rows(span.rows_of(topk)));
+    for (size_t i = 0; i < spans.size(); ++i) {
+      const at::Tensor entries_of_span = context.spans[i].rows_of(topk);
+      own.push_back(spans[i].entries.size(0) == 0 ? at::full_like(entries_of_span, -1)
+                                                  : rank.tiles().rows(entries_of_span));
     }
     return own;
   });
+  if (rank.size(Axis::kContext) > 1) {
+    context.selected_holders[plan.layer] =
+        rank.region({}, [&] { return holders_of(topk, rank.mesh()); });
+  }
 }
 
 }  // namespace deepinfer

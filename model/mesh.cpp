@@ -131,9 +131,6 @@ Mesh::Mesh(const ModelConfig& config, const ParallelSizes& sizes)
       tile_subtrees_.counts.push_back(subtree.count);
     }
   }
-  const std::vector<int64_t>& counts = tile_subtrees_.of_rank;
-  tile_subtrees_.alike = std::all_of(counts.begin(), counts.end(),
-                                     [&](int64_t count) { return count == counts.front(); });
   for (int64_t place = 0; place < sizes.tensor; ++place) {
     const int64_t heads = heads_.columns_of_rank(place).count() / config.head_dim;
     merged_heads_.emplace_back(heads == 0
@@ -187,6 +184,17 @@ std::vector<ReplicaPartition> Mesh::partitions() const {
                         std::string(axis_name(static_cast<Axis>(axis)));
     }
     partition.name += partition.name.empty() ? "everything replicated" : " index";
+    partitions.push_back(std::move(partition));
+  }
+  for (const Axis axis : {Axis::kTensor, Axis::kContext, Axis::kExpert}) {
+    ReplicaPartition partition;
+    partition.name = "one " + std::string(axis_name(axis)) + " group";
+    partition.set_of_rank.resize(static_cast<size_t>(ranks_));
+    for (size_t group = 0; group < groups(axis).size(); ++group) {
+      for (const int64_t rank : groups(axis)[group]) {
+        partition.set_of_rank[static_cast<size_t>(rank)] = static_cast<int64_t>(group);
+      }
+    }
     partitions.push_back(std::move(partition));
   }
   return partitions;

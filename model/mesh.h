@@ -91,8 +91,11 @@ struct UnitShards {
 struct TileSubtrees {
   std::vector<int64_t> begins, counts;
   std::vector<int64_t> of_rank;  // [cp] how many of them a place has
-  bool alike = false;            // every place has as many
 };
+
+// Places of the cp axis, a bit each.
+using PlaceSet = uint64_t;
+static_assert(kCanonicalLeaves <= 64);
 
 // Immutable; shared by all ranks.
 class Mesh {
@@ -106,8 +109,12 @@ class Mesh {
   int64_t index(int64_t rank, Axis axis) const;
   // Every group of ranks that differ in their place on an axis alone.
   const ReplicaGroups& groups(Axis axis) const { return groups_[static_cast<size_t>(axis)]; }
-  // Ranks of equal places on the axes of the set, for each AxisSet.
+  // Ranks of equal places on the axes of the set, for each AxisSet; then those of one group of an
+  // axis, which get the same from its collectives.
   std::vector<ReplicaPartition> partitions() const;
+  static constexpr size_t group_partition(Axis axis) {
+    return AxisSet::kCount + static_cast<size_t>(axis);
+  }
 
   const ColumnShards& heads() const { return heads_; }    // columns: heads * head_dim
   const ColumnShards& output() const { return output_; }  // wo_b's input columns
@@ -119,6 +126,10 @@ class Mesh {
     return merged_heads_[static_cast<size_t>(tensor_place)];
   }
   const ShardMap& tiles() const { return tiles_; }  // of kKvTileEntries positions or entries
+  // The cp place that holds a position or an entry.
+  PlaceSet holder_of_entry(int64_t entry) const {
+    return PlaceSet{1} << tiles_.rank_of_leaf(entry / kKvTileEntries % kCanonicalLeaves);
+  }
   const TileSubtrees& tile_subtrees() const { return tile_subtrees_; }
 
  private:

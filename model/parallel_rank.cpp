@@ -86,12 +86,18 @@ void ParallelRank::computed(const char* op, int index, const at::Tensor& output)
   if (replicas_->timed()) replicas_->add_comparing(std::chrono::steady_clock::now() - start);
 }
 
+at::Tensor ParallelRank::result_of(Axis axis, at::IntArrayRef shape, at::ScalarType type) const {
+  const auto make = [&] {
+    return at::empty(shape, at::TensorOptions().dtype(type).device(tiles_.device()));
+  };
+  return shares_ ? replicas_->once(rank_, Mesh::group_partition(axis), make) : make();
+}
+
 at::Tensor ParallelRank::all_reduce_tree(Axis axis, const ShardMap& map, const at::Tensor& partials,
                                          at::IntArrayRef shape, CallSite site) const {
   if (size(axis) == 1) return partials.select(0, 0);
   const std::vector<Subtree> subtrees = map.subtrees_of_rank(index(axis));
-  const at::Tensor out =
-      at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(tiles_.device()));
+  const at::Tensor out = result_of(axis, shape, at::kFloat);
   std::vector<const float*> present(subtrees.size(), nullptr);
   at::Tensor sums;
   if (partials.defined()) {
@@ -110,7 +116,7 @@ at::Tensor ParallelRank::all_reduce_tree(Axis axis, const ShardMap& map, const a
 
 at::Tensor ParallelRank::all_reduce_max(Axis axis, const at::Tensor& x, CallSite site) const {
   if (size(axis) == 1) return x;
-  const at::Tensor in = x.contiguous(), out = at::empty_like(in);
+  const at::Tensor in = x.contiguous(), out = result_of(axis, in.sizes(), in.scalar_type());
   communicator_->all_reduce_max(buffer(in), buffer(out), group(axis), site);
   return out;
 }
@@ -120,7 +126,7 @@ at::Tensor ParallelRank::all_gather(Axis axis, const at::Tensor& x, CallSite sit
   const at::Tensor in = x.contiguous();
   std::vector<int64_t> shape = in.sizes().vec();
   shape.insert(shape.begin(), size(axis));
-  const at::Tensor out = at::empty(shape, in.options());
+  const at::Tensor out = result_of(axis, shape, in.scalar_type());
   communicator_->all_gather(buffer(in), buffer(out), group(axis), site);
   return out;
 }

@@ -67,6 +67,9 @@ class ParallelRank final : private OpObserver {
     OpObserverScope ops_;
   };
 
+  // What follows gives all ranks of a group the same. Where one computes for all it is one tensor:
+  // do not write into it.
+
   // Finishes the tree of a sharded axis (Communicator::all_reduce_tree): partials fp32 [S, ...] of
   // the rank's maximal subtrees -> the sum of all, `shape` = [...]. On one rank that is
   // partials[0]. Undefined: the rank has nothing to add; not all ranks may be so.
@@ -75,7 +78,7 @@ class ParallelRank final : private OpObserver {
   at::Tensor all_reduce_max(Axis axis, const at::Tensor& x, CallSite site = CallSite::here()) const;
   // [size, ...], in the order of places.
   at::Tensor all_gather(Axis axis, const at::Tensor& x, CallSite site = CallSite::here()) const;
-  // Element counts to and from each place: x and the result are flat.
+  // Element counts to and from each place: x and the result are flat. The result is the rank's own.
   at::Tensor all_to_all(Axis axis, const at::Tensor& x, std::span<const int64_t> send_counts,
                         std::span<const int64_t> receive_counts,
                         CallSite site = CallSite::here()) const;
@@ -116,6 +119,8 @@ class ParallelRank final : private OpObserver {
   }
 
   void computed(const char* op, int index, const at::Tensor& output) override;
+  // Memory for what a collective along an axis gives to all of its group.
+  at::Tensor result_of(Axis axis, at::IntArrayRef shape, at::ScalarType type) const;
   const Group& group(Axis axis) const { return *groups_[static_cast<size_t>(axis)]; }
 
   std::shared_ptr<const Mesh> mesh_;

@@ -163,6 +163,8 @@ ForwardContext TextModelImpl::make_context(const std::vector<Chunk>& batch,
                          .window = {},
                          .own_entries = {},
                          .selected = {},
+                         .window_holders = {},
+                         .selected_holders = {},
                          .candidates = {}};
   std::vector<int64_t> positions;
   std::vector<uint8_t> text;
@@ -196,6 +198,16 @@ ForwardContext TextModelImpl::make_context(const std::vector<Chunk>& batch,
     }
     return places;
   });
+  if (rank_.size(Axis::kContext) > 1) {
+    context.window_holders = rank_.region({}, [&] {
+      std::vector<PlaceSet> holders;
+      for (const BatchSpan& span : context.spans) {
+        const std::vector<PlaceSet> of_span = window_holders(span, config(), rank_.mesh());
+        holders.insert(holders.end(), of_span.begin(), of_span.end());
+      }
+      return holders;
+    });
+  }
   return context;
 }
 

@@ -62,8 +62,9 @@ TORCH_LIBRARY(deepinfer, m) {
       "Tensor compressed, Tensor compressed_entries, Tensor compressed_index, Tensor? maximum, "
       "float scale, int first_position, int positions) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "attention_merge(Tensor maximum, Tensor sum, Tensor out, int[] begins, int[] counts, Tensor? "
-      "sink, ScalarType out_dtype) -> (Tensor, Tensor)");
+      "attention_merge(Tensor maximum, Tensor sum, Tensor out, Tensor rows, int tokens, int[] "
+      "begins, int[] counts, int[] row_counts, Tensor? sink, ScalarType out_dtype) -> (Tensor, "
+      "Tensor)");
   m.def(
       "moe_gate(Tensor x, Tensor weight, Tensor bias, int k, float gate_temp, float scaling)"
       " -> (Tensor, Tensor)");

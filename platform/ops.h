@@ -196,13 +196,16 @@ inline const Op<TensorTriple(const Tensor& q, const Tensor& window, const Tensor
                              int64_t positions)>
     attention_partials{"deepinfer::attention_partials"};
 
-// Merges S partials as attention_partials makes them, of the subtrees begins[s] .. begins[s] +
-// counts[s] - 1 of the tree positions, which are disjoint and in tree order, in the fixed tree;
-// adds the sink (fp32 [H] or none) once; normalises. A partial with maximum -inf and sum 0 is
-// absent, and its `out` is not read. Returns out [T, H, C] in out_dtype and the log-sum-exp without
-// the sink, fp32 [T, H]; 0 and -inf where all are absent.
+// Merges P partials as attention_partials makes them, maximum and sum [P, H], out [P, H, C], of T
+// rows and S subtrees, in the fixed tree; adds the sink (fp32 [H] or none) once; normalises.
+// Subtree s is begins[s] .. begins[s] + counts[s] - 1 of the tree positions, disjoint and in tree
+// order; the next row_counts[s] partials are its, of the rows named in `rows` (int64 [P], ascending
+// within a subtree). A partial that is not there is absent, as is one with maximum -inf and sum 0,
+// whose `out` is not read. Returns out [T, H, C] in out_dtype and the log-sum-exp without the sink,
+// fp32 [T, H]; 0 and -inf where all are absent.
 inline const Op<TensorPair(const Tensor& maximum, const Tensor& sum, const Tensor& out,
-                           at::IntArrayRef begins, at::IntArrayRef counts,
+                           const Tensor& rows, int64_t tokens, at::IntArrayRef begins,
+                           at::IntArrayRef counts, at::IntArrayRef row_counts,
                            const OptionalTensor& sink, at::ScalarType out_dtype)>
     attention_merge{"deepinfer::attention_merge"};
 

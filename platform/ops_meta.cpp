@@ -104,11 +104,11 @@ ops::TensorTriple attention_partials(const Tensor& q, const Tensor&, const Tenso
           empty(q, {subtrees, q.size(0), q.size(1)}, at::kFloat),
           empty(q, {subtrees, q.size(0), q.size(1), q.size(2)}, at::kFloat)};
 }
-ops::TensorPair attention_merge(const Tensor&, const Tensor&, const Tensor& out, at::IntArrayRef,
-                                at::IntArrayRef, const ops::OptionalTensor&,
-                                at::ScalarType out_dtype) {
-  return {empty(out, {out.size(1), out.size(2), out.size(3)}, out_dtype),
-          empty(out, {out.size(1), out.size(2)}, at::kFloat)};
+ops::TensorPair attention_merge(const Tensor&, const Tensor&, const Tensor& out, const Tensor&,
+                                int64_t tokens, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
+                                const ops::OptionalTensor&, at::ScalarType out_dtype) {
+  return {empty(out, {tokens, out.size(1), out.size(2)}, out_dtype),
+          empty(out, {tokens, out.size(1)}, at::kFloat)};
 }
 ops::TensorPair moe_gate(const Tensor& x, const Tensor&, const Tensor&, int64_t k, double, double) {
   return {with_last(x, k, at::kInt), with_last(x, k, at::kFloat)};

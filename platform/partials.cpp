@@ -106,4 +106,45 @@ std::vector<Subtree> check_moe_partials(const Tensor& outputs, const Tensor& row
   return subtrees;
 }
 
+std::vector<Subtree> check_attention_merge(const Tensor& maximum, const Tensor& sum,
+                                           const Tensor& out, const Tensor& rows, int64_t tokens,
+                                           at::IntArrayRef begins, at::IntArrayRef counts,
+                                           at::IntArrayRef row_counts,
+                                           const ops::OptionalTensor& sink) {
+  const char* const op = "attention_merge";
+  TORCH_CHECK(out.dim() == 3 && maximum.sizes() == out.sizes().slice(0, 2) &&
+                  sum.sizes() == maximum.sizes() && tokens >= 0,
+              op, ": maximum and sum [P, H], out [P, H, C] expected, found ", maximum.sizes(), ", ",
+              sum.sizes(), ", ", out.sizes());
+  TORCH_CHECK(rows.dim() == 1 && rows.size(0) == out.size(0) && rows.scalar_type() == at::kLong, op,
+              ": rows must be int64 [", out.size(0), "], found ", rows.scalar_type(), " ",
+              rows.sizes());
+  TORCH_CHECK(!sink.has_value() || sink->numel() == out.size(1), op, ": sink must be [",
+              out.size(1), "]");
+  std::vector<Subtree> subtrees;
+  for (size_t i = 0; i < std::min(begins.size(), counts.size()); ++i) {
+    subtrees.push_back({begins[i], counts[i]});
+  }
+  TORCH_CHECK(begins.size() == counts.size() && row_counts.size() == counts.size() &&
+                  are_subtrees(subtrees, kCanonicalLeaves),
+              op, ": begins and counts of ", row_counts.size(),
+              " disjoint subtrees in tree order expected, found ", begins, " and ", counts);
+  const Tensor named = rows.cpu().contiguous();
+  const int64_t* row = named.data_ptr<int64_t>();
+  int64_t begin = 0;
+  for (const int64_t count : row_counts) {
+    TORCH_CHECK(count >= 0 && count <= rows.size(0) - begin, op, ": row_counts must add up to ",
+                rows.size(0), ", found ", row_counts);
+    for (int64_t i = begin; i < begin + count; ++i) {
+      const int64_t least = i == begin ? 0 : row[i - 1] + 1;
+      TORCH_CHECK(row[i] >= least && row[i] < tokens, op, ": row ", row[i], " of partial ", i, ", ",
+                  least, " to ", tokens - 1, " expected: rows ascend within a subtree");
+    }
+    begin += count;
+  }
+  TORCH_CHECK(begin == rows.size(0), op, ": row_counts must add up to ", rows.size(0), ", found ",
+              row_counts);
+  return subtrees;
+}
+
 }  // namespace deepinfer

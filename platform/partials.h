@@ -26,7 +26,7 @@ struct LinearPartials {
 };
 
 // Throw c10::Error, which names the op, for arguments that platform/ops.h does not allow. Of
-// tensors only shapes and dtypes are looked at, and the values of host offsets.
+// tensors only shapes and dtypes are looked at, and the values of offsets and rows.
 LinearPartials check_linear_partials(const at::Tensor& x, const at::Tensor& weight,
                                      const ops::OptionalTensor& scales, int64_t first_column,
                                      int64_t first_position, at::IntArrayRef bounds);
@@ -35,5 +35,11 @@ std::vector<Subtree> check_moe_partials(const at::Tensor& outputs, const at::Ten
                                         const at::Tensor& offsets, int64_t tokens,
                                         int64_t first_expert, int64_t experts,
                                         int64_t first_position, int64_t positions);
+// Returns the subtrees, as many as there are counts.
+std::vector<Subtree> check_attention_merge(const at::Tensor& maximum, const at::Tensor& sum,
+                                           const at::Tensor& out, const at::Tensor& rows,
+                                           int64_t tokens, at::IntArrayRef begins,
+                                           at::IntArrayRef counts, at::IntArrayRef row_counts,
+                                           const ops::OptionalTensor& sink);
 
 }  // namespace deepinfer

@@ -533,6 +533,29 @@ Tensors merge_error(const Tensors& in, SumOrder order) {
           lse.masked_fill(empty, 0)};
 }
 
+// attention_merge of partials [S, T, H, ...], of which rows that are absent for all heads are not
+// listed but for every other one.
+ops::TensorPair merge_listed(const Tensors& in, const std::vector<int64_t>& begins,
+                             const std::vector<int64_t>& counts, const ops::OptionalTensor& sink,
+                             at::ScalarType type) {
+  const int64_t tokens = in[0].size(1);
+  const Tensor absent = in[0].eq(-kInfinity).all(2);  // [S, T]
+  std::vector<int64_t> listed, rows, row_counts;
+  for (int64_t s = 0; s < in[0].size(0); ++s) {
+    int64_t& of_subtree = row_counts.emplace_back(0);
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (absent[s][t].item<bool>() && (s + t) % 2 == 0) continue;
+      listed.push_back(s * tokens + t);
+      rows.push_back(t);
+      ++of_subtree;
+    }
+  }
+  const Tensor number = at::tensor(listed, at::kLong);
+  const auto take = [&](size_t i) { return in[i].flatten(0, 1).index_select(0, number); };
+  return ops::attention_merge(take(0), take(1), take(2), at::tensor(rows, at::kLong), tokens,
+                              begins, counts, row_counts, sink, type);
+}
+
 void add_attention_merge(std::vector<OpCase>& cases) {
   using Subtrees = std::vector<Subtree>;
   struct Size {
@@ -574,8 +597,7 @@ void add_attention_merge(std::vector<OpCase>& cases) {
         begins.push_back(subtree.begin), counts.push_back(subtree.count);
       }
       const ops::OptionalTensor maybe = in[3].defined() ? ops::OptionalTensor(in[3]) : c10::nullopt;
-      const auto [out, lse] = ops::attention_merge(in[0], in[1], in[2], begins, counts, maybe,
-                                                   wide ? at::kDouble : type);
+      const auto [out, lse] = merge_listed(in, begins, counts, maybe, wide ? at::kDouble : type);
       return {out, lse};
     };
     one.errors = [](const Tensors& in, const Tensors&, SumOrder order) -> Tensors {
@@ -606,27 +628,38 @@ void add_attention_merge(std::vector<OpCase>& cases) {
     }
   }
   const auto add_throwing = [&](const std::string& name, const std::vector<int64_t>& begins,
-                                const std::vector<int64_t>& counts) {
+                                const std::vector<int64_t>& counts,
+                                const std::vector<int64_t>& row_counts,
+                                const std::vector<int64_t>& rows, const std::string& text) {
     OpCase one = cases.back();
     one.name = name;
-    one.inputs = [](RandomStream& random) -> Tensors {
-      return {random_tensor(random, {2, 3, 4}, at::kFloat),
-              random_tensor(random, {2, 3, 4}, at::kFloat),
-              random_tensor(random, {2, 3, 4, 16}, at::kFloat)};
+    one.inputs = [=](RandomStream& random) -> Tensors {
+      return {random_tensor(random, {5, 4}, at::kFloat), random_tensor(random, {5, 4}, at::kFloat),
+              random_tensor(random, {5, 4, 16}, at::kFloat), at::tensor(rows, at::kLong)};
     };
     one.run = [=](const Tensors& in, bool) -> Tensors {
-      const auto [out, lse] =
-          ops::attention_merge(in[0], in[1], in[2], begins, counts, {}, at::kFloat);
+      const auto [out, lse] = ops::attention_merge(in[0], in[1], in[2], in[3], 3, begins, counts,
+                                                   row_counts, {}, at::kFloat);
       return {out, lse};
     };
-    one.throws = {{.text = "2 disjoint subtrees in tree order expected"}};
+    one.throws = {{.text = text}};
     cases.push_back(one);
   };
-  add_throwing("a subtree too few", {0}, {32});
-  add_throwing("subtrees that overlap", {0, 16}, {32, 16});
-  add_throwing("subtrees in another order", {32, 0}, {32, 32});
-  add_throwing("no subtree of the tree", {0, 2}, {1, 4});
-  add_throwing("a subtree past the tree", {0, 64}, {64, 1});
+  const std::vector<int64_t> two = {3, 2}, rows = {0, 1, 2, 0, 2};
+  const std::string expected = "2 disjoint subtrees in tree order expected";
+  add_throwing("a subtree too few", {0}, {32}, two, rows, expected);
+  add_throwing("subtrees that overlap", {0, 16}, {32, 16}, two, rows, expected);
+  add_throwing("subtrees in another order", {32, 0}, {32, 32}, two, rows, expected);
+  add_throwing("no subtree of the tree", {0, 2}, {1, 4}, two, rows, expected);
+  add_throwing("a subtree past the tree", {0, 64}, {64, 1}, two, rows, expected);
+  const std::string sum = "row_counts must add up to 5";
+  add_throwing("a partial of no subtree", {0, 32}, {32, 32}, {3, 1}, rows, sum);
+  add_throwing("more rows than partials", {0, 32}, {32, 32}, {3, 3}, rows, sum);
+  add_throwing("a negative number of rows", {0, 32}, {32, 32}, {6, -1}, rows, sum);
+  add_throwing("a row twice", {0, 32}, {32, 32}, two, {0, 1, 1, 0, 2},
+               "row 1 of partial 2, 2 to 2 expected");
+  add_throwing("a row past the last", {0, 32}, {32, 32}, two, {0, 1, 2, 0, 3},
+               "row 3 of partial 4, 1 to 2 expected");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "platform/fault.h"
+#include "platform/partials.h"
 #include "platform/reference/reference.h"
 #include "platform/shard_map.h"
 
@@ -250,35 +251,35 @@ ops::TensorTriple attention_partials(const Tensor& q, const Tensor& window,
 }
 
 ops::TensorPair attention_merge(const Tensor& maximum, const Tensor& sum, const Tensor& out,
-                                at::IntArrayRef begins, at::IntArrayRef counts,
+                                const Tensor& rows, int64_t tokens, at::IntArrayRef begins,
+                                at::IntArrayRef counts, at::IntArrayRef row_counts,
                                 const ops::OptionalTensor& sink, at::ScalarType out_dtype) {
-  TORCH_CHECK(out.dim() == 4 && maximum.sizes() == out.sizes().slice(0, 3) &&
-                  sum.sizes() == maximum.sizes(),
-              "attention_merge: maximum and sum [S, T, H], out [S, T, H, C] expected, found ",
-              maximum.sizes(), ", ", sum.sizes(), ", ", out.sizes());
-  const int64_t rows = out.size(1), heads = out.size(2), channels = out.size(3);
-  TORCH_CHECK(!sink.has_value() || sink->numel() == heads, "attention_merge: sink must be [", heads,
-              "]");
-  std::vector<Subtree> subtrees;
-  for (size_t i = 0; i < std::min(begins.size(), counts.size()); ++i) {
-    subtrees.push_back({begins[i], counts[i]});
+  const auto subtrees = static_cast<int64_t>(
+      check_attention_merge(maximum, sum, out, rows, tokens, begins, counts, row_counts, sink)
+          .size());
+  const int64_t heads = out.size(1), channels = out.size(2);
+  if (subtrees == 0) {
+    return {at::zeros({tokens, heads, channels}, out.options().dtype(out_dtype)),
+            at::full({tokens, heads}, -kInfinity, out.options().dtype(at::kFloat))};
   }
-  TORCH_CHECK(begins.size() == counts.size() &&
-                  static_cast<int64_t>(begins.size()) == out.size(0) &&
-                  are_subtrees(subtrees, kCanonicalLeaves),
-              "attention_merge: begins and counts of ", out.size(0),
-              " disjoint subtrees in tree order expected, found ", begins, " and ", counts);
-  if (subtrees.empty()) {
-    return {at::zeros({rows, heads, channels}, out.options().dtype(out_dtype)),
-            at::full({rows, heads}, -kInfinity, out.options().dtype(at::kFloat))};
+  // A place for every row in every subtree: absent where no partial comes.
+  const Tensor m = at::full({subtrees, tokens, heads}, -kInfinity, widen(maximum).options());
+  const Tensor l = at::zeros_like(m);
+  const Tensor o = at::zeros({subtrees, tokens, heads, channels}, m.options());
+  int64_t begin = 0;
+  for (int64_t s = 0; s < subtrees; ++s) {
+    const int64_t end = begin + row_counts[static_cast<size_t>(s)];
+    const Tensor own = rows.slice(0, begin, end);
+    m[s].index_copy_(0, own, widen(maximum.slice(0, begin, end)));
+    l[s].index_copy_(0, own, widen(sum.slice(0, begin, end)));
+    o[s].index_copy_(0, own, widen(out.slice(0, begin, end)));
+    begin = end;
   }
-  const Tensor m = widen(maximum), l = widen(sum);
   const Tensor absent = m.eq(-kInfinity).logical_and(l.eq(0));
   const Tensor top = m.amax({0});  // [T, H]
   const Tensor weight = (m - top).exp().masked_fill(absent, 0);
   const Tensor total = (l * weight).sum({0});
-  const Tensor merged =
-      (widen(out).masked_fill(absent.unsqueeze(-1), 0) * weight.unsqueeze(-1)).sum({0});
+  const Tensor merged = (o.masked_fill(absent.unsqueeze(-1), 0) * weight.unsqueeze(-1)).sum({0});
   Tensor denominator = total;
   if (sink.has_value() && !fault("sink_missing")) {
     denominator = total + (widen(*sink).view({1, heads}) - top).exp();

@@ -143,7 +143,7 @@ class TreeWalk {
   }
 
   // As the partial of subtree `index`.
-  void write(const Partial& result, const PartialRow<float>& to, int64_t index) const {
+  void write(const Partial& result, const PartialRow& to, int64_t index) const {
     const int64_t first = to.place(index, heads_.first);
     store_up_to(result.maximum, heads_.count, to.maximum + first);
     store_up_to(result.sum, heads_.count, to.sum + first);
@@ -271,9 +271,9 @@ class PartialWalk : public TreeWalk<PartialWalk> {
  public:
   // `begins` has a bit for the first tree position of every subtree, `present` for those that the
   // heads have.
-  PartialWalk(const PartialRow<const float>& row, HeadBlock heads, int64_t channels, int64_t width,
-              uint64_t begins, uint64_t present, float* slots)
-      : TreeWalk<PartialWalk>(heads, channels, width, slots),
+  PartialWalk(const PartialList& row, HeadBlock heads, int64_t width, uint64_t begins,
+              uint64_t present, float* slots)
+      : TreeWalk<PartialWalk>(heads, row.channels, width, slots),
         row_(row),
         begins_(begins),
         present_(present) {}
@@ -290,12 +290,13 @@ class PartialWalk : public TreeWalk<PartialWalk> {
     const int64_t first = row_.place(index_of(subtree), heads_.first);
     to.maximum = load_up_to(row_.maximum + first, heads_.count);
     to.sum = load_up_to(row_.sum + first, heads_.count);
-    const float* from = row_.out + first * channels_;
+    const float* from = row_.out + first * row_.out_stride;
     to.out = from;
-    if (channels_ == width_) return;
+    if (channels_ == width_ && (row_.out_stride == width_ || heads_.count == 1)) return;
     for (int64_t h = 0; h < heads_.count; ++h) {
       for (int64_t c = 0; c < channels_; c += kLanes) {
-        store_bits(load_up_to(from + h * channels_ + c, channels_ - c), to.slot + h * width_ + c);
+        store_bits(load_up_to(from + h * row_.out_stride + c, channels_ - c),
+                   to.slot + h * width_ + c);
       }
     }
     to.out = to.slot;
@@ -310,7 +311,7 @@ class PartialWalk : public TreeWalk<PartialWalk> {
     return std::popcount(begins_ & below(subtree.begin));
   }
 
-  const PartialRow<const float>& row_;
+  const PartialList& row_;
   const uint64_t begins_, present_;
 };
 
@@ -347,7 +348,7 @@ void attend(const AttentionRow& row, bool narrow, const AttentionOutput& output)
 
 template <typename T>
 void partials_of_heads(const AttentionRow& row, HeadBlock heads, const float* list_maximum,
-                       const PartialRow<float>& partials) {
+                       const PartialRow& partials) {
   const bool narrow = list_maximum != nullptr;
   LeafWalk<T> walk(row, heads, narrow,
                    narrow ? load_up_to(list_maximum + heads.first, heads.count) : zero());
@@ -357,8 +358,7 @@ void partials_of_heads(const AttentionRow& row, HeadBlock heads, const float* li
   }
 }
 
-void partials(const AttentionRow& row, const float* list_maximum,
-              const PartialRow<float>& partials) {
+void partials(const AttentionRow& row, const float* list_maximum, const PartialRow& partials) {
   for (int64_t i = 0; i < partials.count; ++i) {
     const Subtree& subtree = partials.subtrees[i];
     const int64_t* begin = row.position_begin + (subtree.begin - row.first_position);
@@ -385,13 +385,12 @@ inline F16 absence(F16 maximum, F16 sum) {
   return select(maximum == broadcast(-std::numeric_limits<float>::infinity()), no_sum, zero());
 }
 
-void merge(const PartialRow<const float>& row, int64_t heads, int64_t channels,
-           const AttentionOutput& output, float* scratch) {
-  const int64_t width = (channels + kLanes - 1) / kLanes * kLanes;
+void merge(const PartialList& row, const AttentionOutput& output, float* scratch) {
+  const int64_t width = (row.channels + kLanes - 1) / kLanes * kLanes;
   uint64_t begins = 0;
   for (int64_t i = 0; i < row.count; ++i) begins |= uint64_t{1} << row.subtrees[i].begin;
-  for (int64_t head = 0; head < heads; head += kAttentionHeads) {
-    const HeadBlock block = head_block(head, heads);
+  for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
+    const HeadBlock block = head_block(head, row.heads);
     uint64_t present[kAttentionHeads] = {};  // as PartialWalk's
     for (int64_t i = 0; i < row.count; ++i) {
       const int64_t first = row.place(i, head);
@@ -409,7 +408,7 @@ void merge(const PartialRow<const float>& row, int64_t heads, int64_t channels,
     for (int64_t h = 1; h < block.count; ++h) same = same && present[h] == present[0];
     const int64_t step = same ? block.count : 1;
     for (int64_t h = 0; h < block.count; h += step) {
-      PartialWalk walk(row, {head + h, step}, channels, width, begins, present[h], scratch);
+      PartialWalk walk(row, {head + h, step}, width, begins, present[h], scratch);
       Partial result = walk.make_partial();
       const bool found = walk.node({0, kCanonicalLeaves}, result);
       walk.write(found, result, output);

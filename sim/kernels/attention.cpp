@@ -191,6 +191,48 @@ class GatheredKeys {
   std::vector<float> dots_, scratch_;
 };
 
+// Partials to be merged, sorted by row.
+class PartialsByRow {
+ public:
+  explicit PartialsByRow(const AttentionMerge& args)
+      : args_(args), begin_(static_cast<size_t>(args.rows) + 1) {
+    int64_t partials = 0;
+    for (const int64_t count : args.partial_counts) partials += count;
+    for (int64_t p = 0; p < partials; ++p) ++begin_[static_cast<size_t>(args.partial_rows[p]) + 1];
+    for (size_t row = 1; row < begin_.size(); ++row) begin_[row] += begin_[row - 1];
+    numbers_.resize(static_cast<size_t>(partials));
+    subtrees_.resize(numbers_.size());
+    std::vector<int64_t> next(begin_.begin(), begin_.end() - 1);
+    int64_t p = 0;
+    for (size_t s = 0; s < args.subtrees.size(); ++s) {
+      for (const int64_t end = p + args.partial_counts[s]; p < end; ++p) {
+        const auto place = static_cast<size_t>(next[static_cast<size_t>(args.partial_rows[p])]++);
+        numbers_[place] = p;
+        subtrees_[place] = args.subtrees[s];
+      }
+    }
+  }
+
+  PartialList of(int64_t row) const {
+    const int64_t begin = begin_[static_cast<size_t>(row)];
+    return {subtrees_.data() + begin,
+            numbers_.data() + begin,
+            begin_[static_cast<size_t>(row) + 1] - begin,
+            args_.maximum,
+            args_.sum,
+            args_.partial_out,
+            args_.partial_out_stride,
+            args_.heads,
+            args_.channels};
+  }
+
+ private:
+  const AttentionMerge& args_;
+  std::vector<int64_t> begin_;  // [rows + 1]
+  std::vector<int64_t> numbers_;
+  std::vector<Subtree> subtrees_;
+};
+
 void check_lists(const AttentionLists& args) {
   DEEPINFER_ASSERT(args.heads > 0 && args.q.rows % args.heads == 0,
                    "q of " << args.q.rows << " rows, heads " << args.heads);
@@ -275,10 +317,10 @@ std::optional<MisplacedKey> attention_partials(const AttentionPartials& args, Ta
     }
     const AttentionRow row = gathered.gather(t, list);
     const int64_t first = t * args.heads;
-    const PartialRow<float> partials = {subtrees.data(), static_cast<int64_t>(subtrees.size()),
-                                        args.q.rows,     first,
-                                        args.maximum,    args.sum,
-                                        args.out};
+    const PartialRow partials = {subtrees.data(), static_cast<int64_t>(subtrees.size()),
+                                 args.q.rows,     first,
+                                 args.maximum,    args.sum,
+                                 args.out};
     const float* list_maximum = args.list_maximum == nullptr ? nullptr : args.list_maximum + first;
     run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
       chosen.partials(row, list_maximum, partials);
@@ -294,20 +336,18 @@ void attention_merge(const AttentionMerge& args, Target target) {
                    args.rows << " rows of " << args.heads << " heads with " << args.channels
                              << " channels, out [" << args.out.rows << ", " << args.out.columns
                              << "]");
+  DEEPINFER_ASSERT(args.partial_counts.size() == args.subtrees.size(), args.partial_counts.size()
+                                                                           << " counts");
   const AttentionKernels& kernels = attention_kernels(target);
   std::vector<float> scratch(
       static_cast<size_t>(attention_scratch_floats(padded(args.channels), 0)));
+  const PartialsByRow by_row(args);
   for (int64_t t = 0; t < args.rows; ++t) {
-    const int64_t first = t * args.heads;
-    const PartialRow<const float> partials = {
-        args.subtrees.data(),   static_cast<int64_t>(args.subtrees.size()),
-        args.rows * args.heads, first,
-        args.maximum,           args.sum,
-        args.partial_out};
-    const AttentionOutput output = {args.sink, rows_from(args.out, first, args.heads),
-                                    args.lse + first};
+    const AttentionOutput output = {args.sink, rows_from(args.out, t * args.heads, args.heads),
+                                    args.lse + t * args.heads};
+    const PartialList partials = by_row.of(t);
     run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
-      chosen.merge(partials, args.heads, args.channels, output, scratch.data());
+      chosen.merge(partials, output, scratch.data());
     });
   }
 }

@@ -84,10 +84,16 @@ std::optional<MisplacedKey> attention_partials(const AttentionPartials& args,
 // C7.5 over subtrees, and C7.6.
 struct AttentionMerge {
   int64_t rows = 0, heads = 0, channels = 0;
-  std::vector<Subtree> subtrees;       // S, are_subtrees (asserted)
-  const float* maximum = nullptr;      // [S, T, H]
-  const float* sum = nullptr;          // [S, T, H]
-  const float* partial_out = nullptr;  // [S, T, H, C]; not read where the partial is absent
+  std::vector<Subtree> subtrees;  // S, are_subtrees (asserted)
+  // Of the P partials, the first partial_counts[0] are of the first subtree, and so on. Those of a
+  // subtree are of ascending rows (the caller checks); a row without one has none there.
+  std::vector<int64_t> partial_counts;    // S, of sum P
+  const int64_t* partial_rows = nullptr;  // [P]
+  const float* maximum = nullptr;         // [P, H]
+  const float* sum = nullptr;             // [P, H]
+  // [P, H] rows of C floats, partial_out_stride apart; not read where the partial is absent.
+  const float* partial_out = nullptr;
+  int64_t partial_out_stride = 0;
 
   const float* sink = nullptr;  // [H], or null
 

@@ -123,21 +123,35 @@ struct AttentionOutput {
   float* lse;          // [heads]
 };
 
-// The partials of one query row, among those of all rows and heads.
-template <typename Float>
+// Where the partials of one query row go, among those of all rows and heads.
 struct PartialRow {
   const Subtree* subtrees;  // in tree order
   int64_t count;            // of subtrees
   int64_t stride;           // heads of all rows
   int64_t first_head;       // the row's
-  Float* maximum;           // [count, stride]
-  Float* sum;               // [count, stride]
-  Float* out;               // [count, stride, channels]
+  float* maximum;           // [count, stride]
+  float* sum;               // [count, stride]
+  float* out;               // [count, stride, channels]
 
   // Where head `head` of the row is in them.
   int64_t place(int64_t subtree, int64_t head) const {
     return subtree * stride + first_head + head;
   }
+};
+
+// The partials of one query row, to be merged.
+struct PartialList {
+  const Subtree* subtrees;  // in tree order
+  const int64_t* numbers;   // of their partials, among all
+  int64_t count;            // of both
+  const float* maximum;     // [partials, heads]
+  const float* sum;         // [partials, heads]
+  const float* out;         // [partials, heads] rows of channels, `out_stride` apart
+  int64_t out_stride;
+  int64_t heads, channels;
+
+  // Where head `head` of a partial is.
+  int64_t place(int64_t subtree, int64_t head) const { return numbers[subtree] * heads + head; }
 };
 
 struct AttentionKernels {
@@ -147,11 +161,9 @@ struct AttentionKernels {
   void (*maximum)(const AttentionRow& row, float* maximum);
   void (*attend)(const AttentionRow& row, bool narrow, const AttentionOutput& output);
   // `list_maximum` [heads] for narrow rows, else null.
-  void (*partials)(const AttentionRow& row, const float* list_maximum,
-                   const PartialRow<float>& partials);
+  void (*partials)(const AttentionRow& row, const float* list_maximum, const PartialRow& partials);
   // scratch: attention_scratch_floats(channels padded to 16, 0).
-  void (*merge)(const PartialRow<const float>& partials, int64_t heads, int64_t channels,
-                const AttentionOutput& output, float* scratch);
+  void (*merge)(const PartialList& partials, const AttentionOutput& output, float* scratch);
 };
 
 struct EngramKernels {

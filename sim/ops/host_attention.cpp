@@ -2,6 +2,7 @@
 // and by ranks, sampling.
 #include <limits>
 
+#include "platform/partials.h"
 #include "sim/kernels/attention.h"
 #include "sim/kernels/rows.h"
 #include "sim/kernels/select.h"
@@ -312,29 +313,30 @@ ops::TensorTriple attention_partials(const Tensor& q, const Tensor& window,
 }
 
 ops::TensorPair attention_merge(const Tensor& maximum, const Tensor& sum, const Tensor& out,
-                                at::IntArrayRef begins, at::IntArrayRef counts,
+                                const Tensor& rows, int64_t tokens, at::IntArrayRef begins,
+                                at::IntArrayRef counts, at::IntArrayRef row_counts,
                                 const ops::OptionalTensor& sink, at::ScalarType out_dtype) {
-  TORCH_CHECK(out.dim() == 4 && maximum.sizes() == out.sizes().slice(0, 3) &&
-                  sum.sizes() == maximum.sizes() && maximum.scalar_type() == at::kFloat &&
-                  sum.scalar_type() == at::kFloat && out.scalar_type() == at::kFloat,
-              "attention_merge: fp32 maximum and sum [S, T, H], out [S, T, H, C] expected, found ",
-              maximum.sizes(), ", ", sum.sizes(), ", ", out.sizes());
-  const Tensor m = maximum.contiguous(), l = sum.contiguous(), o = out.contiguous();
   AttentionMerge args;
-  args.rows = out.size(1), args.heads = out.size(2), args.channels = out.size(3);
+  args.subtrees =
+      check_attention_merge(maximum, sum, out, rows, tokens, begins, counts, row_counts, sink);
+  TORCH_CHECK(maximum.scalar_type() == at::kFloat && sum.scalar_type() == at::kFloat &&
+                  out.scalar_type() == at::kFloat,
+              "attention_merge: fp32 maximum, sum and out expected, found ", maximum.scalar_type(),
+              ", ", sum.scalar_type(), ", ", out.scalar_type());
+  args.partial_counts = row_counts.vec();
+  args.rows = tokens, args.heads = out.size(1), args.channels = out.size(2);
+  const Tensor m = maximum.contiguous(), l = sum.contiguous(), named = rows.contiguous();
+  // Channels with something between the rows, as ranks hand them over, are read where they are.
+  const bool in_rows = out.stride(2) == 1 && out.stride(0) == out.stride(1) * out.size(1) &&
+                       out.stride(1) >= out.size(2);
+  const Tensor o = in_rows ? out : out.contiguous();
+  args.partial_out_stride = o.stride(1);
   const Tensor s = checked_sink("attention_merge", sink, args.heads);
-  for (size_t i = 0; i < std::min(begins.size(), counts.size()); ++i) {
-    args.subtrees.push_back({begins[i], counts[i]});
-  }
-  TORCH_CHECK(begins.size() == counts.size() &&
-                  static_cast<int64_t>(begins.size()) == out.size(0) &&
-                  are_subtrees(args.subtrees, kCanonicalLeaves),
-              "attention_merge: begins and counts of ", out.size(0),
-              " disjoint subtrees in tree order expected, found ", begins, " and ", counts);
   const Tensor merged =
       at::empty({args.rows, args.heads, args.channels}, out.options().dtype(out_dtype));
   const Tensor lse = at::empty({args.rows, args.heads}, out.options());
   if (lse.numel() == 0) return {merged, lse};
+  args.partial_rows = named.data_ptr<int64_t>();
   args.maximum = m.data_ptr<float>();
   args.sum = l.data_ptr<float>();
   args.partial_out = o.data_ptr<float>();

@@ -66,8 +66,13 @@ inline ops::TensorPair attention_by_ranks(int64_t ranks, const at::Tensor& q,
       begins.push_back(subtree.begin), counts.push_back(subtree.count);
     }
   }
-  return ops::attention_merge(at::cat(maxima, 0), at::cat(sums, 0), at::cat(outs, 0), begins,
-                              counts, sink, q.scalar_type());
+  // Every rank hands over every row.
+  const auto subtrees = static_cast<int64_t>(begins.size());
+  return ops::attention_merge(at::cat(maxima, 0).flatten(0, 1), at::cat(sums, 0).flatten(0, 1),
+                              at::cat(outs, 0).flatten(0, 1),
+                              at::arange(q.size(0), at::kLong).repeat({subtrees}), q.size(0),
+                              begins, counts, std::vector<int64_t>(begins.size(), q.size(0)), sink,
+                              q.scalar_type());
 }
 
 }  // namespace deepinfer::tests

@@ -324,8 +324,9 @@ TEST_CASE("every op infers shapes on meta tensors") {
   CHECK(sums.sizes() == at::IntArrayRef({3, 6, 2}));
   CHECK(outs.sizes() == at::IntArrayRef({3, 6, 2, 32}));
   CHECK((outs.scalar_type() == at::kFloat));
-  const auto [merged, merged_lse] =
-      ops::attention_merge(maxima, sums, outs, {42, 44, 48}, {2, 4, 16}, meta({2}), at::kBFloat16);
+  const auto [merged, merged_lse] = ops::attention_merge(
+      maxima.flatten(0, 1), sums.flatten(0, 1), outs.flatten(0, 1), meta({18}, at::kLong), 6,
+      {42, 44, 48}, {2, 4, 16}, {6, 6, 6}, meta({2}), at::kBFloat16);
   CHECK(merged.sizes() == at::IntArrayRef({6, 2, 32}));
   CHECK((merged.scalar_type() == at::kBFloat16));
   CHECK(merged_lse.sizes() == at::IntArrayRef({6, 2}));

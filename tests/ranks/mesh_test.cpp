@@ -59,7 +59,7 @@ TEST_CASE("groups of every axis are a partition in the order of places") {
 TEST_CASE("replicas are the ranks of equal places") {
   const Mesh mesh(load_model_config(kData + "wide"), {2, 3, 4});
   const std::vector<ReplicaPartition> partitions = mesh.partitions();
-  REQUIRE(partitions.size() == AxisSet::kCount);
+  REQUIRE(partitions.size() == AxisSet::kCount + kAxes);
   const AxisSet both = Axis::kTensor | Axis::kExpert;
   for (int64_t a = 0; a < mesh.ranks(); ++a) {
     for (int64_t b = 0; b < mesh.ranks(); ++b) {
@@ -71,6 +71,15 @@ TEST_CASE("replicas are the ranks of equal places") {
       CHECK(same({}));
       CHECK(same(Axis::kContext) == equal(Axis::kContext));
       CHECK(same(both) == (equal(Axis::kTensor) && equal(Axis::kExpert)));
+      for (const Axis axis : {Axis::kTensor, Axis::kContext, Axis::kExpert}) {
+        const auto& sets = partitions[Mesh::group_partition(axis)].set_of_rank;
+        const bool together =
+            std::any_of(mesh.groups(axis).begin(), mesh.groups(axis).end(), [&](const auto& group) {
+              return std::count(group.begin(), group.end(), a) > 0 &&
+                     std::count(group.begin(), group.end(), b) > 0;
+            });
+        CHECK((sets[static_cast<size_t>(a)] == sets[static_cast<size_t>(b)]) == together);
+      }
     }
   }
   CHECK(partitions[both.number()].name == "equal tp, ep index");

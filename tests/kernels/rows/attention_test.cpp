@@ -497,6 +497,14 @@ TEST_CASE("any number of ranks gives the bits of one") {
   CHECK(seen.most_subtrees >= 5);
 }
 
+// What AttentionMerge takes.
+struct ListedPartials {
+  explicit ListedPartials(int64_t out_stride) : stride(out_stride) {}
+  std::vector<int64_t> counts, rows;
+  std::vector<float> maximum, sum, out;
+  int64_t stride;
+};
+
 // Partials that no rank makes: heads of a block that have different ones, subtrees of any size,
 // outputs of an absent one that are no numbers.
 TEST_CASE("merge, head by head") {
@@ -509,14 +517,14 @@ TEST_CASE("merge, head by head") {
       {{0, 16}, {16, 4}, {21, 1}, {22, 2}, {40, 8}},
       {{0, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 16}, {32, 16}, {48, 8}, {56, 4}, {60, 2}, {63, 1}}};
   uint32_t case_number = 0;
-  int64_t found_heads = 0, empty_heads = 0;
+  int64_t found_heads = 0, empty_heads = 0, unlisted = 0;
   for (const std::vector<Subtree>& subtrees : forests) {
     for (const int64_t heads : {1, 5, 16, 35}) {
       for (const int64_t channels : {16, 37}) {
         for (const bool bf16 : {false, true}) {
           CAPTURE(case_number);
           RandomData random(seed, 65, case_number++);
-          const int64_t rows = 3;
+          const int64_t rows = 4;
           const size_t count = subtrees.size();
           const std::vector<float> sink = random.uniforms(heads, 3);
           std::vector<float> maximum =
@@ -525,7 +533,9 @@ TEST_CASE("merge, head by head") {
                              out = random.uniforms(static_cast<int64_t>(maximum.size()) * channels);
           for (size_t i = 0; i < maximum.size(); ++i) {
             sum[i] += 1;
-            if (random.below(3) != 0) continue;
+            // Of a quarter of the rows all heads, of the others a third.
+            const bool whole_row = i / static_cast<size_t>(heads) % 4 == 1;
+            if (!whole_row && random.below(3) != 0) continue;
             maximum[i] = -kInfinity, sum[i] = 0;
             std::fill_n(out.begin() + static_cast<int64_t>(i) * channels, channels,
                         std::numeric_limits<float>::quiet_NaN());
@@ -557,12 +567,38 @@ TEST_CASE("merge, head by head") {
                         : 0.0f);
             }
           }
+          // Rows without a partial of a subtree are listed now and then only.
+          ListedPartials listed(channels + case_number % 3);
+          for (size_t s = 0; s < count; ++s) {
+            int64_t& listed_rows = listed.counts.emplace_back(0);
+            for (int64_t t = 0; t < rows; ++t) {
+              const int64_t first = (static_cast<int64_t>(s) * rows + t) * heads;
+              const auto of_row = maximum.begin() + first;
+              const bool none = std::all_of(of_row, of_row + heads,
+                                            [](float value) { return value == -kInfinity; });
+              if (none && random.below(2) == 0) {
+                ++unlisted;
+                continue;
+              }
+              ++listed_rows;
+              listed.rows.push_back(t);
+              listed.maximum.insert(listed.maximum.end(), of_row, of_row + heads);
+              listed.sum.insert(listed.sum.end(), sum.begin() + first, sum.begin() + first + heads);
+              for (int64_t h = first; h < first + heads; ++h) {
+                const auto channel = out.begin() + h * channels;
+                listed.out.insert(listed.out.end(), channel, channel + channels);
+                listed.out.resize(listed.out.size() + static_cast<size_t>(listed.stride - channels),
+                                  std::numeric_limits<float>::quiet_NaN());
+              }
+            }
+          }
           for (const Target target : available_targets()) {
             CAPTURE(std::string(target_name(target)));
             Result result(rows * heads, channels, bf16);
             std::vector<float> lse(expected_lse.size(), -77.0f);
-            attention_merge({rows, heads, channels, subtrees, maximum.data(), sum.data(),
-                             out.data(), sink.data(), result.out(), lse.data()},
+            attention_merge({rows, heads, channels, subtrees, listed.counts, listed.rows.data(),
+                             listed.maximum.data(), listed.sum.data(), listed.out.data(),
+                             listed.stride, sink.data(), result.out(), lse.data()},
                             target);
             CHECK(result.wrong(expected) == 0);
             CHECK(literal::different(lse, expected_lse) == 0);
@@ -573,6 +609,7 @@ TEST_CASE("merge, head by head") {
   }
   CHECK(found_heads > 100);
   CHECK(empty_heads > 100);
+  CHECK(unlisted > 20);
 }
 
 TEST_CASE("a key of another rank is named") {

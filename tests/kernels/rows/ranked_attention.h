@@ -100,6 +100,13 @@ inline RankedRun ranked_attention(const SparseAttention& whole, int64_t ranks, T
     run.most_subtrees = std::max(run.most_subtrees, static_cast<int64_t>(subtrees.size()));
     merge.subtrees.insert(merge.subtrees.end(), subtrees.begin(), subtrees.end());
   }
+  // Every rank hands over every row.
+  merge.partial_counts.assign(merge.subtrees.size(), queries);
+  std::vector<int64_t> partial_rows;
+  for (size_t s = 0; s < merge.subtrees.size(); ++s) {
+    for (int64_t t = 0; t < queries; ++t) partial_rows.push_back(t);
+  }
+  merge.partial_rows = partial_rows.data();
 
   const size_t count = merge.subtrees.size();
   const auto width = static_cast<size_t>(channels);
@@ -129,6 +136,7 @@ inline RankedRun ranked_attention(const SparseAttention& whole, int64_t ranks, T
 
   merge.rows = queries, merge.heads = whole.heads, merge.channels = channels;
   merge.maximum = maximum.data(), merge.sum = sum.data(), merge.partial_out = out.data();
+  merge.partial_out_stride = channels;
   merge.sink = whole.sink, merge.out = whole.out, merge.lse = whole.lse;
   attention_merge(merge, target);
   return run;

@@ -293,6 +293,7 @@ TEST_CASE("attention_merge") {
   const std::vector<float> maximum = {-1, 0}, sum = {0, 1};
   std::vector<float> partial_out(kColumns, *first);
   partial_out.resize(2 * kColumns, 0.0f);
+  const std::vector<int64_t> partial_rows = {0, 0};
   on_all_targets([&](Target target) {
     std::vector<float> out(kColumns);
     float lse;
@@ -300,9 +301,12 @@ TEST_CASE("attention_merge") {
                      1,
                      kColumns,
                      {{0, 1}, {1, 1}},
+                     {1, 1},
+                     partial_rows.data(),
                      maximum.data(),
                      sum.data(),
                      partial_out.data(),
+                     kColumns,
                      nullptr,
                      view(out.data(), 1, kColumns),
                      &lse},
