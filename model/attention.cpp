@@ -115,31 +115,45 @@ at::Tensor attend_all(const ForwardContext& context, const std::vector<SpanKeys>
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 0);
 }
 
-// Row-parallel wo_a: partials fp32 [S, rows, o_groups * o_lora_rank] of the rank's heads. A group
-// without columns of a subtree adds -0, which is nothing.
+// The o-groups that the rank's heads are in.
+IndexRange own_groups(const ForwardContext& context) {
+  const ColumnShards& heads = context.rank.mesh().heads();
+  const IndexRange own = heads.columns_of_rank(context.rank.index(Axis::kTensor));
+  if (own.count() == 0) return {0, 0};
+  const int64_t columns = heads.columns() / context.config.o_groups;
+  return {own.begin / columns, (own.end - 1) / columns + 1};
+}
+
+// Row-parallel wo_a: partials fp32 [S, groups, rows, o_lora_rank] of the rank's heads, for the
+// o-groups that they are in; undefined without heads. A group without columns of a subtree adds -0,
+// which is nothing.
 at::Tensor output_latent_partials(const ForwardContext& context, const AttentionWeights& weights,
-                                  const at::Tensor& out) {
-  const ModelConfig& config = context.config;
+                                  IndexRange groups, const at::Tensor& out) {
   const ColumnShards& heads = context.rank.mesh().heads();
   const int64_t place = context.rank.index(Axis::kTensor);
   const IndexRange own = heads.columns_of_rank(place);
-  const int64_t columns = heads.columns() / config.o_groups;
-  const IndexRange positions = heads.map().positions_of_rank(place);
-  const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
-  const int64_t width = config.o_lora_rank;
-  const at::Tensor partials = at::full({subtrees, out.size(0), config.o_groups * width}, -0.0,
-                                       out.options().dtype(at::kFloat));
-  for (int64_t group = 0; group < config.o_groups; ++group) {
+  const int64_t columns = heads.columns() / context.config.o_groups;
+  const int64_t width = context.config.o_lora_rank;
+  std::vector<at::Tensor> by_group;
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
     const IndexRange within = {group * columns, (group + 1) * columns};
     const IndexRange mine = heads.columns_of_rank(place, within);
-    if (mine.count() == 0) continue;
-    partials.slice(2, group * width, (group + 1) * width)
-        .copy_(project_partials(out.slice(1, mine.begin - own.begin, mine.end - own.begin),
-                                weights.wo_a.rows(group * width, (group + 1) * width),
-                                mine.begin - within.begin, positions.begin,
-                                heads.bounds(place, within)));
+    by_group.push_back(project_partials(
+        out.slice(1, mine.begin - own.begin, mine.end - own.begin),
+        weights.wo_a.rows(group * width, (group + 1) * width), mine.begin - within.begin,
+        heads.map().positions_of_rank(place).begin, heads.bounds(place, within)));
   }
-  return partials;
+  if (by_group.empty()) return {};
+  return by_group.size() == 1 ? by_group[0].unsqueeze(1) : at::stack(by_group, 1);
+}
+
+// Columns `own` of the latents [groups, rows, o_lora_rank]: [rows, own columns].
+at::Tensor latent_columns(const at::Tensor& latents, IndexRange own) {
+  const int64_t width = latents.size(2);
+  const int64_t first = own.begin / width, end = (own.end - 1) / width + 1;
+  const at::Tensor groups = latents.slice(0, first, end);
+  const at::Tensor columns = end - first == 1 ? groups[0] : groups.permute({1, 0, 2}).flatten(1);
+  return columns.slice(1, own.begin - first * width, own.end - first * width);
 }
 
 // The grouped output projection of the rank's heads, out [rows, heads, head_dim] -> [rows, hidden].
@@ -149,22 +163,29 @@ at::Tensor project_output(const ForwardContext& context, const AttentionWeights&
   const Numerics& numerics = context.numerics;
   const ParallelRank& rank = context.rank;
   const Mesh& mesh = rank.mesh();
+  const IndexRange groups = own_groups(context);
   const at::Tensor latent_partials = rank.region(Axis::kTensor, [&] {
     at::Tensor flat = out.reshape({out.size(0), out.size(1) * out.size(2)});
     if (fault("wo_a_input_quantised") && numerics.quantize_linear) {
       flat = ops::fake_quantize_aq32(flat, numerics.fp8_max);
     }
     // wo_a's input is not quantised (model-verified.md 3, rule 2).
-    const at::Tensor partials = output_latent_partials(context, weights, flat);
-    return fault("latent_rounded_before_its_sum") ? partials.to(type).to(at::kFloat) : partials;
+    const at::Tensor partials = output_latent_partials(context, weights, groups, flat);
+    if (fault("latent_rounded_before_its_sum") && partials.defined()) {
+      return partials.to(type).to(at::kFloat);
+    }
+    return partials;
   });
-  // Summed before wo_b's input is quantised, which is not linear (model.md 5.1).
-  const at::Tensor latent = rank.all_reduce_tree(Axis::kTensor, mesh.heads().map(), latent_partials,
-                                                 {out.size(0), mesh.output().columns()});
-  const at::Tensor partials = rank.region(Axis::kTensor, [&] {
+  // Summed before wo_b's input is quantised, which is not linear (model.md 5.1). The ranks with
+  // heads of a group add to its latent only.
+  const at::Tensor latents =
+      rank.all_reduce_blocks(Axis::kTensor, mesh.heads().map(), latent_partials, config.o_groups,
+                             groups, {config.o_groups, out.size(0), config.o_lora_rank});
+  const at::Tensor partials = rank.region(Axis::kTensor, [&]() -> at::Tensor {
     const int64_t place = rank.index(Axis::kTensor);
     const IndexRange own = mesh.output().columns_of_rank(place);
-    const at::Tensor z = latent.slice(1, own.begin, own.end).to(type).contiguous();
+    if (own.count() == 0) return {};
+    const at::Tensor z = latent_columns(latents, own).to(type).contiguous();
     return project_partials(quantized_input(z, weights.wo_b, numerics), weights.wo_b, own.begin,
                             mesh.output().map().positions_of_rank(place).begin,
                             mesh.output().bounds(place, {0, mesh.output().columns()}));

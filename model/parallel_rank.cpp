@@ -93,21 +93,29 @@ at::Tensor ParallelRank::result_of(Axis axis, at::IntArrayRef shape, at::ScalarT
   return shares_ ? replicas_->once(rank_, Mesh::group_partition(axis), make) : make();
 }
 
-at::Tensor ParallelRank::all_reduce_tree(Axis axis, const ShardMap& map, const at::Tensor& partials,
-                                         at::IntArrayRef shape, CallSite site) const {
+at::Tensor ParallelRank::all_reduce_blocks(Axis axis, const ShardMap& map,
+                                           const at::Tensor& partials, int64_t blocks,
+                                           IndexRange own, at::IntArrayRef shape,
+                                           CallSite site) const {
   if (size(axis) == 1) return partials.select(0, 0);
   const std::vector<Subtree> subtrees = map.subtrees_of_rank(index(axis));
   const at::Tensor out = result_of(axis, shape, at::kFloat);
-  std::vector<const float*> present(subtrees.size(), nullptr);
+  std::vector<const float*> present(subtrees.size() * static_cast<size_t>(blocks), nullptr);
   at::Tensor sums;
   if (partials.defined()) {
+    const int64_t block = out.numel() / blocks;
     DEEPINFER_ASSERT(partials.size(0) == static_cast<int64_t>(subtrees.size()) &&
-                         partials.sizes().slice(1) == shape,
-                     partials.sizes() << " of " << subtrees.size() << " subtrees and " << shape);
+                         own.end <= blocks &&
+                         partials.numel() == partials.size(0) * own.count() * block,
+                     partials.sizes() << " of " << subtrees.size() << " subtrees, " << own.count()
+                                      << " of " << blocks << " blocks of " << shape);
     sums = partials.contiguous();
+    const float* next = sums.data_ptr<float>();
     for (size_t s = 0; s < subtrees.size(); ++s) {
-      if (map.is_empty(subtrees[s])) continue;
-      present[s] = sums.data_ptr<float>() + static_cast<int64_t>(s) * out.numel();
+      const bool empty = map.is_empty(subtrees[s]);
+      for (int64_t b = own.begin; b < own.end; ++b, next += block) {
+        if (!empty) present[s * static_cast<size_t>(blocks) + static_cast<size_t>(b)] = next;
+      }
     }
   }
   communicator_->all_reduce_tree(map, present, buffer(out), group(axis), site);

@@ -74,7 +74,14 @@ class ParallelRank final : private OpObserver {
   // the rank's maximal subtrees -> the sum of all, `shape` = [...]. On one rank that is
   // partials[0]. Undefined: the rank has nothing to add; not all ranks may be so.
   at::Tensor all_reduce_tree(Axis axis, const ShardMap& map, const at::Tensor& partials,
-                             at::IntArrayRef shape, CallSite site = CallSite::here()) const;
+                             at::IntArrayRef shape, CallSite site = CallSite::here()) const {
+    return all_reduce_blocks(axis, map, partials, 1, {0, 1}, shape, site);
+  }
+  // The same for each of the `blocks` equal parts of the result, to which not all ranks add: the
+  // rank does to blocks `own`, its partials are [S, own.count() / blocks of shape].
+  at::Tensor all_reduce_blocks(Axis axis, const ShardMap& map, const at::Tensor& partials,
+                               int64_t blocks, IndexRange own, at::IntArrayRef shape,
+                               CallSite site = CallSite::here()) const;
   at::Tensor all_reduce_max(Axis axis, const at::Tensor& x, CallSite site = CallSite::here()) const;
   // [size, ...], in the order of places.
   at::Tensor all_gather(Axis axis, const at::Tensor& x, CallSite site = CallSite::here()) const;

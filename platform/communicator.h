@@ -131,6 +131,8 @@ class Communicator {
   // Finishes the tree of a sharded axis: partials[i], fp32 of out.shape, is what the caller's
   // subtree map.subtrees_of_rank(position in group)[i] sums to; null data: no unit of it is
   // anywhere, it is absent. map.ranks() = group.size() (asserted). Without any partial out is +0.
+  // With B partials for each subtree, B equal blocks of `out` are sums of their own: partials[i * B
+  // + b] is block b of subtree i. Members agree about B.
   virtual void all_reduce_tree(const ShardMap& map, std::span<const float* const> partials,
                                const Buffer& out, const Group& group,
                                CallSite site = CallSite::here()) = 0;

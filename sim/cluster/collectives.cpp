@@ -35,10 +35,6 @@ class Leaves {
   // `count` elements from `begin` on of members [members.begin, members.end); the others are
   // absent.
   Leaves(std::span<Call* const> calls, IndexRange members, int64_t begin, int64_t count) {
-    if (calls[static_cast<size_t>(members.begin)]->op == CollectiveOp::kAllReduceTree) {
-      take_partials(calls, members);
-      return;
-    }
     values_.resize(calls.size());
     for (int64_t member = members.begin; member < members.end; ++member) {
       const ConstBuffer& in = calls[static_cast<size_t>(member)]->in;
@@ -48,19 +44,30 @@ class Leaves {
     }
   }
 
+  // A block of what they hand in to an all_reduce.
+  Leaves(std::span<Call* const> calls, IndexRange members, int64_t block) {
+    const Call& call = *calls[static_cast<size_t>(members.begin)];
+    if (call.op == CollectiveOp::kAllReduceTree) {
+      take_partials(calls, members, block);
+    } else {
+      *this = Leaves(calls, members, 0, call.out.shape.elements());
+    }
+  }
+
   // In tree order, null if absent.
   std::span<const float* const> values() const { return values_; }
 
  private:
-  void take_partials(std::span<Call* const> calls, IndexRange members) {
+  void take_partials(std::span<Call* const> calls, IndexRange members, int64_t block) {
     const ShardMap& map = *calls[static_cast<size_t>(members.begin)]->map;
     values_.resize(static_cast<size_t>(map.leaves()));
     for (int64_t member = members.begin; member < members.end; ++member) {
       const auto subtrees = map.subtrees_of_rank(member);
       for (size_t i = 0; i < subtrees.size(); ++i) {
         // A whole subtree stands at its first leaf; the leaves that it covers are absent beside it.
+        const Call& call = *calls[static_cast<size_t>(member)];
         values_[static_cast<size_t>(subtrees[i].begin)] =
-            calls[static_cast<size_t>(member)]->partials[i];
+            call.partials[i * static_cast<size_t>(call.blocks) + static_cast<size_t>(block)];
       }
     }
   }
@@ -118,11 +125,19 @@ void reduce_to(CollectiveOp op, std::span<const float* const> leaves, const Buff
 
 IndexRange all_of(std::span<Call* const> calls) { return {0, static_cast<int64_t>(calls.size())}; }
 
+// Block `block` of a call's result, in memory for all of it.
+Buffer block_of(const Call& call, int64_t block, void* result) {
+  const int64_t count = call.out.shape.elements() / call.blocks;
+  return {call.out.type, {count}, bytes(result) + block * count * wire_type_bytes(call.out.type)};
+}
+
 void all_reduce(std::span<Call* const> calls) {
-  const Buffer& result = calls[0]->out;
-  const Leaves leaves(calls, all_of(calls), 0, result.shape.elements());
-  reduce_to(calls[0]->op, leaves.values(), result);
-  give(calls, all_of(calls), result.data);
+  const Call& first = *calls[0];
+  for (int64_t block = 0; block < first.blocks; ++block) {
+    const Leaves leaves(calls, all_of(calls), block);
+    finish(first, block, leaves.values(), first.out.data);
+  }
+  give(calls, all_of(calls), first.out.data);
 }
 
 void reduce_scatter_sum(std::span<Call* const> calls) {
@@ -203,6 +218,7 @@ std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
   }
   if (!(described(a).shape == described(b).shape)) return "shape";
   if (a.root != b.root) return "root";
+  if (a.blocks != b.blocks) return "number of blocks";
   if (a.map != nullptr && !is_same_axis(*a.map, *b.map)) {
     return "sharded axis ('" + a.map->axis() + "' and '" + b.map->axis() + "')";
   }
@@ -217,7 +233,7 @@ int64_t sent_bytes(const Call& call) {
     case CollectiveOp::kBroadcast:
       return call.is_root ? call.out.bytes() : 0;
     case CollectiveOp::kAllReduceTree:
-      return call.out.bytes() *
+      return call.out.bytes() / call.blocks *
              std::count_if(call.partials.begin(), call.partials.end(),
                            [](const float* partial) { return partial != nullptr; });
     default:
@@ -272,30 +288,35 @@ bool is_all_reduce(CollectiveOp op) {
 
 void PartialResult::reduce(std::span<Call* const> calls, IndexRange members) {
   const Call& call = *calls[static_cast<size_t>(members.begin)];
-  const int64_t count = call.out.shape.elements();
-  const Leaves leaves(calls, members, 0, count);
+  const int64_t count = call.out.shape.elements() / call.blocks;
   subtrees_ = maximal_subtrees(call.op == CollectiveOp::kAllReduceTree
                                    ? IndexRange{call.map->positions_of_rank(members.begin).begin,
                                                 call.map->positions_of_rank(members.end - 1).end}
                                    : members);
-  values_.resize(subtrees_.size());
-  for (size_t i = 0; i < subtrees_.size(); ++i) {
-    const auto below = leaves.values().subspan(static_cast<size_t>(subtrees_[i].begin),
-                                               static_cast<size_t>(subtrees_[i].count));
-    const bool any = std::any_of(below.begin(), below.end(), [](auto leaf) { return leaf; });
-    values_[i].resize(any ? static_cast<size_t>(count) : 0);
-    if (any) reduce_to(call.op, below, {WireType::kFloat32, {count}, values_[i].data()});
+  values_.resize(static_cast<size_t>(call.blocks));
+  for (size_t block = 0; block < values_.size(); ++block) {
+    const Leaves leaves(calls, members, static_cast<int64_t>(block));
+    values_[block].resize(subtrees_.size());
+    for (size_t i = 0; i < subtrees_.size(); ++i) {
+      const auto below = leaves.values().subspan(static_cast<size_t>(subtrees_[i].begin),
+                                                 static_cast<size_t>(subtrees_[i].count));
+      const bool any = std::any_of(below.begin(), below.end(), [](auto leaf) { return leaf; });
+      std::vector<float>& values = values_[block][i];
+      values.resize(any ? static_cast<size_t>(count) : 0);
+      if (any) reduce_to(call.op, below, {WireType::kFloat32, {count}, values.data()});
+    }
   }
 }
 
-void PartialResult::put(std::span<const float*> leaves) const {
+void PartialResult::put(int64_t block, std::span<const float*> leaves) const {
+  const auto& values = values_[static_cast<size_t>(block)];
   for (size_t i = 0; i < subtrees_.size(); ++i) {
-    if (!values_[i].empty()) leaves[static_cast<size_t>(subtrees_[i].begin)] = values_[i].data();
+    if (!values[i].empty()) leaves[static_cast<size_t>(subtrees_[i].begin)] = values[i].data();
   }
 }
 
-void finish(const Call& call, std::span<const float* const> leaves, void* result) {
-  reduce_to(call.op, leaves, {call.out.type, call.out.shape, result});
+void finish(const Call& call, int64_t block, std::span<const float* const> leaves, void* result) {
+  reduce_to(call.op, leaves, block_of(call, block, result));
 }
 
 void give(std::span<Call* const> calls, IndexRange members, const void* result) {

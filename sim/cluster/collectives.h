@@ -26,6 +26,7 @@ struct alignas(64) Call {
   bool is_root = false;                         // broadcast: the caller is it
   const ShardMap* map = nullptr;                // all_reduce(tree)
   std::span<const float* const> partials = {};  // all_reduce(tree)
+  int64_t blocks = 1;                           // all_reduce(tree)
   std::span<const int64_t> send_counts = {};    // all_to_all_v
   std::span<const int64_t> receive_counts = {};
 };
@@ -65,7 +66,8 @@ inline bool is_same(const Call& a, const Call& b) {
     case CollectiveOp::kReduceScatterSum:
       return a.in.type == b.in.type && a.in.shape == b.in.shape;
     case CollectiveOp::kAllReduceTree:
-      return a.out.type == b.out.type && a.out.shape == b.out.shape && is_same_axis(*a.map, *b.map);
+      return a.out.type == b.out.type && a.out.shape == b.out.shape && a.blocks == b.blocks &&
+             is_same_axis(*a.map, *b.map);
     default:
       return &a == &b;  // rarer ones are compared with care
   }
@@ -92,17 +94,18 @@ class PartialResult {
  public:
   // Only the calls of `members`, which agree, are looked at.
   void reduce(std::span<Call* const> calls, IndexRange members);
-  // Puts the values at their place among the leaves of the whole tree.
-  void put(std::span<const float*> leaves) const;
+  // Puts the values of a block at their place among the leaves of the whole tree.
+  void put(int64_t block, std::span<const float*> leaves) const;
 
  private:
   std::vector<Subtree> subtrees_;
-  std::vector<std::vector<float>> values_;  // of each; empty if nothing of it is present
+  // [blocks][subtrees]; empty if nothing of one is present
+  std::vector<std::vector<std::vector<float>>> values_;
 };
 
-// The result of `call` from what stands at the leaves of the tree (null: absent): out.shape values
-// of out.type, to `result`.
-void finish(const Call& call, std::span<const float* const> leaves, void* result);
+// A block of the result of `call` from what stands at the leaves of the tree (null: absent);
+// `result` has room for out.shape values of out.type.
+void finish(const Call& call, int64_t block, std::span<const float* const> leaves, void* result);
 void give(std::span<Call* const> calls, IndexRange members, const void* result);
 
 }  // namespace deepinfer

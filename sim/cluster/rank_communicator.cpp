@@ -41,14 +41,19 @@ class RankCommunicator final : public Communicator {
   void all_reduce_tree(const ShardMap& map, std::span<const float* const> partials,
                        const Buffer& out, const Group& group, CallSite site) override {
     const int64_t position = own(group).position();
-    DEEPINFER_ASSERT(
-        map.ranks() == group.size() && partials.size() == map.subtrees_of_rank(position).size(),
-        "axis " << map.axis() << " of " << map.ranks() << " ranks, group of " << group.size()
-                << ", " << partials.size() << " partials");
+    const auto given = static_cast<int64_t>(partials.size());
+    const auto subtrees = static_cast<int64_t>(map.subtrees_of_rank(position).size());
+    const int64_t blocks = given / subtrees;
+    DEEPINFER_ASSERT(map.ranks() == group.size() && blocks > 0 && given % subtrees == 0 &&
+                         out.shape.elements() % blocks == 0,
+                     "axis " << map.axis() << " of " << map.ranks() << " ranks, group of "
+                             << group.size() << ", " << given << " partials of " << subtrees
+                             << " subtrees, " << out.shape.elements() << " elements");
     require_reducible(out.type, CollectiveOp::kAllReduceTree, site);
     Call& call = begin_call(CollectiveOp::kAllReduceTree, {}, out, site);
     call.map = &map;
     call.partials = partials;
+    call.blocks = blocks;
     rendezvous_.meet(rank_, own(group));
   }
   void all_gather(const ConstBuffer& in, const Buffer& out, const Group& group,
@@ -153,6 +158,7 @@ class RankCommunicator final : public Communicator {
     call.out = out;
     call.root = 0;
     call.map = nullptr;
+    call.blocks = 1;
     call.site = site;
     return call;
   }

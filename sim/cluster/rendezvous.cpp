@@ -203,16 +203,18 @@ bool Rendezvous::is_shared(const Meeting& meeting) const {
 
 void Rendezvous::finish_by_sides(Meeting& meeting) {
   const Call& call = *meeting.calls[0];
-  std::vector<const float*> leaves(call.map != nullptr ? static_cast<size_t>(call.map->leaves())
-                                                       : meeting.calls.size());
-  for (const Side& side : meeting.sides) side.partial.put(leaves);
   if (have_one_output(meeting.calls)) {
     meeting.finished = call.out.data;
   } else {
     meeting.result.resize(static_cast<size_t>(call.out.bytes()));
     meeting.finished = meeting.result.data();
   }
-  finish(call, leaves, meeting.finished);
+  for (int64_t block = 0; block < call.blocks; ++block) {
+    std::vector<const float*> leaves(call.map != nullptr ? static_cast<size_t>(call.map->leaves())
+                                                         : meeting.calls.size());
+    for (const Side& side : meeting.sides) side.partial.put(block, leaves);
+    finish(call, block, leaves, meeting.finished);
+  }
 }
 
 // All have come: by the last of them, who waits like the others if the work is shared, or if it

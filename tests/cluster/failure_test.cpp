@@ -144,13 +144,15 @@ TEST_CASE("a rank calls another collective, shape, dtype, root or list") {
 
 TEST_CASE("a rank finishes another tree") {
   const auto differ = [](const std::string& what, const ShardMap& usual, const ShardMap& other,
-                         WireType other_type = WireType::kFloat32, int64_t other_count = 2) {
+                         WireType other_type = WireType::kFloat32, int64_t other_count = 2,
+                         size_t other_blocks = 1) {
     require_report(
         3,
         [&](RankContext& context) {
           const bool is_other = context.rank == 1;
           const ShardMap& map = is_other ? other : usual;
-          const std::vector<const float*> none(map.subtrees_of_rank(context.rank).size(), nullptr);
+          const std::vector<const float*> none(
+              map.subtrees_of_rank(context.rank).size() * (is_other ? other_blocks : 1), nullptr);
           float out[3];
           context.communicator.all_reduce_tree(
               map, none,
@@ -165,6 +167,7 @@ TEST_CASE("a rank finishes another tree") {
   differ("sharded axis", heads, ShardMap::interleaved("heads", 3));
   differ("dtype", heads, heads, WireType::kBFloat16);
   differ("shape", heads, heads, WireType::kFloat32, 3);
+  differ("number of blocks", heads, heads, WireType::kFloat32, 2, 2);
 }
 
 TEST_CASE("a rank calls a collective twice") {

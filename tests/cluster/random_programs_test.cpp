@@ -38,6 +38,7 @@ struct Step {
   int64_t count = 0;        // elements: of `in`, or of `out` where members' pieces are summed
   int64_t root = 0;         // broadcast
   int64_t leaves = 0;       // all_reduce(tree)
+  int64_t blocks = 1;       // all_reduce(tree), of count / blocks elements
   bool in_place = false;    // where the op allows it
   bool one_output = false;  // all members name the same memory for it, where the op allows it
   uint64_t key = 0;         // of the contents
@@ -122,13 +123,15 @@ class Oracle {
     return counts;
   }
 
-  // all_reduce(tree): the partial at a tree position, empty where none is.
-  std::vector<float> partial(int64_t position) const {
-    if (draw(step_.key, position, 2, 3) == 0) return {};
+  // all_reduce(tree): a block of the partial at a tree position, empty where none is.
+  std::vector<float> partial(int64_t position, int64_t block) const {
+    if (draw(step_.key, position, 2 + 8 * block, 3) == 0) return {};
     Step wide = step_;
     wide.type = WireType::kFloat32;
-    const auto* first = reinterpret_cast<const float*>(contents_.of(wide, position));
-    return {first, first + step_.count};
+    const int64_t count = step_.count / step_.blocks;
+    const auto* first =
+        reinterpret_cast<const float*>(contents_.of(wide, position)) + block * count;
+    return {first, first + count};
   }
 
   Bytes output(int64_t member) const {
@@ -140,14 +143,20 @@ class Oracle {
       case CollectiveOp::kAllReduceMax:
         return narrowed(largest(floats(0)));
       case CollectiveOp::kAllReduceTree: {
-        std::vector<std::vector<float>> partials(static_cast<size_t>(step_.leaves));
         const ShardMap map = ShardMap::interleaved("axis", members_, step_.leaves);
-        for (int64_t m = 0; m < members_; ++m) {
-          for (const Subtree& subtree : map.subtrees_of_rank(m)) {
-            partials[static_cast<size_t>(subtree.begin)] = partial(subtree.begin);
+        std::vector<float> all;
+        for (int64_t block = 0; block < step_.blocks; ++block) {
+          std::vector<std::vector<float>> partials(static_cast<size_t>(step_.leaves));
+          for (int64_t m = 0; m < members_; ++m) {
+            for (const Subtree& subtree : map.subtrees_of_rank(m)) {
+              partials[static_cast<size_t>(subtree.begin)] = partial(subtree.begin, block);
+            }
           }
+          std::vector<float> sum = tree_sum(std::move(partials));
+          sum.resize(static_cast<size_t>(step_.count / step_.blocks));
+          all.insert(all.end(), sum.begin(), sum.end());
         }
-        return narrowed(tree_sum(std::move(partials)));
+        return narrowed(all);
       }
       case CollectiveOp::kAllGather: {
         Bytes all;
@@ -220,7 +229,7 @@ class Oracle {
       }
       values = std::move(next);
     }
-    values[0].resize(static_cast<size_t>(step_.count));
+    values[0].resize(static_cast<size_t>(step_.count));  // of zeros, if nothing came
     return values[0];
   }
 
@@ -369,8 +378,10 @@ class Player {
     std::vector<std::vector<float>> values;
     std::vector<const float*> partials;
     for (const Subtree& subtree : map.subtrees_of_rank(self)) {
-      values.push_back(oracle.partial(subtree.begin));
-      partials.push_back(values.back().empty() ? nullptr : values.back().data());
+      for (int64_t block = 0; block < step.blocks; ++block) {
+        values.push_back(oracle.partial(subtree.begin, block));
+        partials.push_back(values.back().empty() ? nullptr : values.back().data());
+      }
     }
     const auto size = static_cast<size_t>(step.count * wire_type_bytes(step.type));
     if (step.one_output) {
@@ -470,6 +481,10 @@ Step random_step(RandomStream& random, int64_t members) {
   step.root = random.below(members);
   step.leaves = std::bit_ceil(static_cast<uint64_t>(members)) << random.below(2);
   if (random.one_in(2)) step.leaves = kCanonicalLeaves;
+  if (step.op == CollectiveOp::kAllReduceTree && random.one_in(3)) {
+    step.blocks = 2 + random.below(4);
+    step.count -= step.count % step.blocks;
+  }
   step.in_place = random.one_in(3);
   step.one_output = random.one_in(4);
   step.key = random.word();
