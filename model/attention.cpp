@@ -29,7 +29,7 @@ int64_t first_window_key(const BatchSpan& span, const ModelConfig& config) {
 
 // Everything before the heads: the same on every rank.
 struct Latents {
-  at::Tensor q;                      // [rows, q_lora_rank]
+  at::Tensor q;                      // [rows, q_lora_rank], as wq_b takes it
   at::Tensor kv;                     // [rows, head_dim], window rows of this layer
   std::vector<ClosedGroups> closed;  // KV sources
   IndexQuery index;                  // index sources
@@ -41,8 +41,9 @@ Latents make_latents(const ForwardContext& context, const LayerPlan& plan,
   const Numerics& numerics = context.numerics;
   const RopeTable& rope = context.rope_of(plan);
   Latents latents;
-  latents.q =
+  const at::Tensor q =
       ops::rms_norm(project(x, weights.wq_a, numerics), weights.q_norm, config.rms_norm_eps);
+  latents.q = quantized_input(q, weights.wq_b, numerics);
   at::Tensor kv =
       ops::rms_norm(project(x, weights.wkv, numerics), weights.kv_norm, config.rms_norm_eps);
   kv = ops::rope(kv, rope.cos, rope.sin, /*inverse=*/false);
@@ -57,7 +58,7 @@ Latents make_latents(const ForwardContext& context, const LayerPlan& plan,
   latents.kv = kv;
   if (plan.owns_kv) latents.closed = close_groups(context, plan, *weights.compressor, x);
   if (plan.owns_index) {
-    latents.index = index_query(context, plan, *weights.indexer, x, latents.q);
+    latents.index = index_query(context, plan, *weights.indexer, x, q);
   }
   return latents;
 }
@@ -262,7 +263,7 @@ at::Tensor attention(ForwardContext& context, const LayerPlan& plan,
   const int64_t heads =
       rank.mesh().heads().columns_of_rank(rank.index(Axis::kTensor)).count() / channels;
   const auto query = [&] {
-    at::Tensor q = project(latents.q, weights.wq_b, context.numerics).view({rows, heads, channels});
+    at::Tensor q = project_quantized(latents.q, weights.wq_b).view({rows, heads, channels});
     if (fault("q_head_norm")) {
       q = ops::rms_norm(q, at::ones({channels}, q.options()), config.rms_norm_eps);
     }

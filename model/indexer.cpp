@@ -22,12 +22,23 @@ at::Tensor visible_blocks(const at::Tensor& visible, const ModelConfig& config) 
 // One span at an index source: scores of the rank's own entries.
 struct SpanScores {
   at::Tensor entries;  // int64 [own], ascending
-  at::Tensor visible;  // int64 [count], entries of all ranks
   at::Tensor scores;   // fp32 [count, own], -inf for those not visible
+
+  bool empty() const { return entries.size(0) == 0; }
 };
 
+// Entries of all ranks that each query sees, by span: int64 [count].
+std::vector<at::Tensor> visible_of_spans(const ForwardContext& context, const LayerPlan& plan) {
+  std::vector<at::Tensor> all;
+  for (const BatchSpan& span : context.spans) {
+    all.push_back(visible_entries(span, plan.ratio, context.device()));
+  }
+  return all;
+}
+
 std::vector<SpanScores> score_entries(const ForwardContext& context, const LayerPlan& plan,
-                                      const IndexQuery& query) {
+                                      const IndexQuery& query,
+                                      const std::vector<at::Tensor>& visible) {
   std::vector<SpanScores> all;
   int64_t owner = plan.kv_source;
   for (size_t i = 0; i < context.spans.size(); ++i) {
@@ -39,12 +50,12 @@ std::vector<SpanScores> score_entries(const ForwardContext& context, const Layer
     if (misled) owner = span.sequence->caches.rbegin()->first;
     const CompressedCache& cache = span.sequence->caches.at(owner);
     const TileShard& tiles = context.rank.tiles();
-    const at::Tensor visible = visible_entries(span, plan.ratio, query.q.device());
-    all.push_back({misled ? tiles.entries({0, cache.entries}) : context.own_entries.at(owner)[i],
-                   visible,
-                   ops::index_score(span.rows_of(query.q), span.rows_of(query.head_weights),
-                                    cache.index_keys.slice(0, 0, tiles.rows_before(cache.entries)),
-                                    tiles.rows_before(visible), context.numerics.narrow_index)});
+    SpanScores& own = all.emplace_back();
+    own.entries = misled ? tiles.entries({0, cache.entries}) : context.own_entries.at(owner)[i];
+    if (own.empty()) continue;
+    own.scores = ops::index_score(span.rows_of(query.q), span.rows_of(query.head_weights),
+                                  cache.index_keys.slice(0, 0, tiles.rows_before(cache.entries)),
+                                  tiles.rows_before(visible[i]), context.numerics.narrow_index);
   }
   return all;
 }
@@ -53,9 +64,16 @@ at::Tensor candidate_block_of(const at::Tensor& entries, const ModelConfig& conf
   return at::floor_divide(entries, config.candidate_block_size);
 }
 
+// fp32 [rows, columns] of -inf.
+at::Tensor nothing_scored(const ForwardContext& context, int64_t columns) {
+  return at::full({context.positions.size(0), columns}, -std::numeric_limits<float>::infinity(),
+                  at::TensorOptions().dtype(at::kFloat).device(context.device()));
+}
+
 // The candidate blocks of each span, from the blocks' maxima over all ranks.
 std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const LayerPlan& plan,
-                                          const std::vector<SpanScores>& spans) {
+                                          const std::vector<SpanScores>& spans,
+                                          const std::vector<at::Tensor>& visible_of_all) {
   const ModelConfig& config = context.config;
   const ParallelRank& rank = context.rank;
   // Spans are padded to the most blocks, so that one collective serves all.
@@ -65,12 +83,13 @@ std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const L
     blocks = std::max(blocks, ceil_div(entries, config.candidate_block_size));
   }
   const at::Tensor maxima = rank.region(Axis::kContext, [&] {
-    std::vector<at::Tensor> by_span;
-    for (const SpanScores& span : spans) {
-      by_span.push_back(
-          ops::block_maxima(span.scores, candidate_block_of(span.entries, config), blocks));
+    const at::Tensor maxima = nothing_scored(context, blocks);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (spans[i].empty()) continue;
+      context.spans[i].rows_of(maxima).copy_(
+          ops::block_maxima(spans[i].scores, candidate_block_of(spans[i].entries, config), blocks));
     }
-    return by_span.size() == 1 ? by_span[0] : at::cat(by_span, 0);
+    return maxima;
   });
   const at::Tensor all_maxima = rank.all_reduce_max(Axis::kContext, maxima);
   return rank.region({}, [&] {
@@ -78,8 +97,8 @@ std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const L
     for (size_t i = 0; i < spans.size(); ++i) {
       // The newest block is pinned by the length of all ranks' entries.
       const at::Tensor visible = fault("newest_block_pinned_by_own_length")
-                                     ? rank.tiles().rows_before(spans[i].visible)
-                                     : spans[i].visible;
+                                     ? rank.tiles().rows_before(visible_of_all[i])
+                                     : visible_of_all[i];
       chosen.push_back(ops::candidate_blocks(context.spans[i].rows_of(all_maxima),
                                              visible_blocks(visible, config), 1,
                                              config.candidate_topk_blocks));
@@ -92,10 +111,6 @@ std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const L
 // unused places.
 std::pair<at::Tensor, at::Tensor> own_topk(const SpanScores& span, int64_t k) {
   const at::Tensor row = ops::topk_select(span.scores, k);
-  if (span.entries.size(0) == 0) {
-    return {at::full(row.sizes(), -std::numeric_limits<float>::infinity(), span.scores.options()),
-            row};
-  }
   const at::Tensor known = row.to(at::kLong).clamp_min(0), unused = row.lt(0);
   return {span.scores.gather(1, known).masked_fill(unused, -std::numeric_limits<float>::infinity()),
           span.entries.index_select(0, known.reshape({-1}))
@@ -151,26 +166,30 @@ IndexQuery index_query(const ForwardContext& context, const LayerPlan& plan,
 void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQuery& query) {
   const ModelConfig& config = context.config;
   const ParallelRank& rank = context.rank;
+  const std::vector<at::Tensor> visible =
+      rank.region({}, [&] { return visible_of_spans(context, plan); });
   const std::vector<SpanScores> spans =
-      rank.region(Axis::kContext, [&] { return score_entries(context, plan, query); });
+      rank.region(Axis::kContext, [&] { return score_entries(context, plan, query, visible); });
   if (plan.publishes_candidates) {
-    context.candidates = choose_candidates(context, plan, spans);
+    context.candidates = choose_candidates(context, plan, spans, visible);
   }
   const bool filtered = (plan.filters_by_candidates && !fault("candidate_filter_missing")) ||
                         (plan.publishes_candidates && fault("candidate_filter_on_its_source"));
   const auto [scores, entries] = rank.region(Axis::kContext, [&] {
-    std::vector<at::Tensor> scores_by_span, entries_by_span;
+    const at::Tensor best = nothing_scored(context, config.index_topk);
+    const at::Tensor of_best = at::full(best.sizes(), -1, best.options().dtype(at::kInt));
     for (size_t i = 0; i < spans.size(); ++i) {
       SpanScores span = spans[i];
+      if (span.empty()) continue;
       if (filtered) {
         span.scores = ops::candidate_mask(span.scores, context.candidates[i],
                                           candidate_block_of(span.entries, config));
       }
-      auto [best_scores, best_entries] = own_topk(span, config.index_topk);
-      scores_by_span.push_back(best_scores);
-      entries_by_span.push_back(best_entries);
+      const auto [best_scores, best_entries] = own_topk(span, config.index_topk);
+      context.spans[i].rows_of(best).copy_(best_scores);
+      context.spans[i].rows_of(of_best).copy_(best_entries);
     }
-    return std::pair(at::cat(scores_by_span, 0), at::cat(entries_by_span, 0));
+    return std::pair(best, of_best);
   });
   at::Tensor topk = entries;
   if (rank.size(Axis::kContext) > 1 && !fault("topk_of_ranks_not_merged")) {
@@ -189,8 +208,8 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQ
     std::vector<at::Tensor> own;
     for (size_t i = 0; i < spans.size(); ++i) {
       const at::Tensor entries_of_span = context.spans[i].rows_of(topk);
-      own.push_back(spans[i].entries.size(0) == 0 ? at::full_like(entries_of_span, -1)
-                                                  : rank.tiles().rows(entries_of_span));
+      own.push_back(spans[i].empty() ? at::full_like(entries_of_span, -1)
+                                     : rank.tiles().rows(entries_of_span));
     }
     return own;
   });

@@ -48,15 +48,20 @@ void cover_clamp(const ForwardContext& context, const at::Tensor& gate, const at
 at::Tensor routed_experts(const ForwardContext& context, const Assignment& assignment,
                           const MoeWeights& weights, const at::Tensor& x) {
   const Numerics& numerics = context.numerics;
+  const auto quantized = [&](const at::Tensor& input, const ExpertProjections& projections) {
+    return numerics.quantize_linear && !projections.scales.empty()
+               ? ops::fake_quantize_aq32(input, numerics.fp8_max)
+               : input;
+  };
   const auto multiply = [&](const at::Tensor& input, const ExpertProjections& projections) {
-    const bool quantize = numerics.quantize_linear && !projections.scales.empty();
-    return ops::grouped_linear(quantize ? ops::fake_quantize_aq32(input, numerics.fp8_max) : input,
-                               assignment.offsets, projections.weights, projections.scales,
+    return ops::grouped_linear(input, assignment.offsets, projections.weights, projections.scales,
                                input.scalar_type());
   };
   const at::Tensor input = x.index_select(0, assignment.row);
-  at::Tensor gate = multiply(input, weights.w1);
-  at::Tensor up = multiply(input, weights.w3);
+  const at::Tensor input1 = quantized(input, weights.w1);
+  const bool alike = weights.w1.scales.empty() == weights.w3.scales.empty();
+  at::Tensor gate = multiply(input1, weights.w1);
+  at::Tensor up = multiply(alike ? input1 : quantized(input, weights.w3), weights.w3);
   if (fault("gate_and_up_swapped")) std::swap(gate, up);
   cover_clamp(context, gate, up);
   // The routing weight goes in before w2, and so before w2's input is quantised.
@@ -64,7 +69,7 @@ at::Tensor routed_experts(const ForwardContext& context, const Assignment& assig
   const ops::OptionalTensor row_weight =
       late ? ops::OptionalTensor() : ops::OptionalTensor(assignment.weight);
   const at::Tensor hidden = ops::swiglu(gate, up, row_weight, context.config.swiglu_limit);
-  const at::Tensor output = multiply(hidden, weights.w2);
+  const at::Tensor output = multiply(quantized(hidden, weights.w2), weights.w2);
   return late ? output * assignment.weight.unsqueeze(1) : output;
 }
 
@@ -115,17 +120,29 @@ at::Tensor routed_partials(const ForwardContext& context, const Assignment& assi
                            positions.count());
 }
 
+// What the shared expert's w1 and w3 take, the same on every rank.
+struct SharedInputs {
+  at::Tensor w1, w3;  // [rows, hidden]
+};
+
+SharedInputs shared_inputs(const ForwardContext& context, const MoeWeights& weights,
+                           const at::Tensor& x) {
+  const at::Tensor w1 = quantized_input(x, weights.shared_w1, context.numerics);
+  const bool alike = weights.shared_w1.quantized() == weights.shared_w3.quantized();
+  return {w1, alike ? w1 : quantized_input(x, weights.shared_w3, context.numerics)};
+}
+
 // The shared expert's slices of the rank, fp32 [S, rows, hidden]; undefined if they are all others'
 // (systems.md X6).
 at::Tensor shared_partials(const ForwardContext& context, const MoeWeights& weights,
-                           const at::Tensor& x) {
+                           const SharedInputs& x) {
   const ColumnShards& slices = context.rank.mesh().shared();
   const int64_t place = context.rank.index(Axis::kTensor);
   const IndexRange own = slices.columns_of_rank(place);
   if (own.count() == 0) return {};
   const IndexRange positions = slices.map().positions_of_rank(place);
-  const at::Tensor gate = project(x, weights.shared_w1, context.numerics);
-  const at::Tensor up = project(x, weights.shared_w3, context.numerics);
+  const at::Tensor gate = project_quantized(x.w1, weights.shared_w1);
+  const at::Tensor up = project_quantized(x.w3, weights.shared_w3);
   cover_clamp(context, gate, up);
   const at::Tensor hidden = ops::swiglu(gate, up, {}, context.config.swiglu_limit);
   return project_partials(quantized_input(hidden, weights.shared_w2, context.numerics),
@@ -146,11 +163,17 @@ at::Tensor mixture_of_experts(ForwardContext& context, const LayerPlan& plan,
                               const MoeWeights& weights, const at::Tensor& x) {
   const ParallelRank& rank = context.rank;
   const at::ScalarType type = x.scalar_type();
-  const Assignment assignment = rank.region({}, [&] { return route(context, plan, weights, x); });
+  const bool has_shared = context.config.n_shared_experts > 0 && !fault("shared_expert_missing");
+  const auto [routing, inputs] = rank.region({}, [&] {
+    return std::pair(route(context, plan, weights, x),
+                     has_shared ? shared_inputs(context, weights, x) : SharedInputs());
+  });
+  const Assignment& assignment = routing;  // structured bindings are no variables
+  const SharedInputs& shared_input = inputs;
   at::Tensor shared_sum;  // fp32, not yet rounded; undefined without a shared expert
-  if (context.config.n_shared_experts > 0 && !fault("shared_expert_missing")) {
+  if (has_shared) {
     const at::Tensor partials =
-        rank.region(Axis::kTensor, [&] { return shared_partials(context, weights, x); });
+        rank.region(Axis::kTensor, [&] { return shared_partials(context, weights, shared_input); });
     shared_sum =
         rank.all_reduce_tree(Axis::kTensor, rank.mesh().shared().map(), partials, x.sizes());
   }

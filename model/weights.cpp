@@ -208,10 +208,13 @@ at::Tensor quantized_input(const at::Tensor& x, const Projection& projection,
 }
 
 at::Tensor project(const at::Tensor& x, const Projection& projection, const Numerics& numerics) {
-  const at::ScalarType out = x.scalar_type();
-  const at::Tensor input = quantized_input(x, projection, numerics);
+  return project_quantized(quantized_input(x, projection, numerics), projection);
+}
+
+at::Tensor project_quantized(const at::Tensor& input, const Projection& projection) {
+  const at::ScalarType out = input.scalar_type();
   if (!projection.quantized()) return ops::linear(input, projection.weight, out);
-  const bool two_codes_a_byte = projection.weight.size(1) != x.size(1);
+  const bool two_codes_a_byte = projection.weight.size(1) != input.size(1);
   return two_codes_a_byte ? ops::fp4_linear(input, projection.weight, projection.scale, out)
                           : ops::fp8_linear(input, projection.weight, projection.scale, out);
 }

@@ -114,6 +114,8 @@ at::Tensor project(const at::Tensor& x, const Projection& projection, const Nume
 // x after QA, if that applies to the projection's input.
 at::Tensor quantized_input(const at::Tensor& x, const Projection& projection,
                            const Numerics& numerics);
+// The same in two steps, for an input that several projections or ranks have in common.
+at::Tensor project_quantized(const at::Tensor& quantized_input, const Projection& projection);
 // Row-parallel product of some input columns (platform/ops.h: linear_partials).
 at::Tensor project_partials(const at::Tensor& x, const Projection& projection, int64_t first_column,
                             int64_t first_position, const std::vector<int64_t>& bounds);
