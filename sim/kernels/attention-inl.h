@@ -111,12 +111,12 @@ inline void add_block_of_dots(const F16* words, const float* q, int64_t q_stride
   }
 }
 
-// Dots of the first sixteen of `keys` by C2.1.
-inline void sixteen_dots_bf16(const void* const* keys, const RowView& q, float* dots,
+// Dots of `count` <= 16 keys by C2.1; the other lanes get numbers that nobody looks at.
+inline void sixteen_dots_bf16(const void* const* keys, int64_t count, const RowView& q, float* dots,
                               int64_t stride) {
   for (int64_t h = 0; h < q.rows; ++h) store_bits(zero(), dots + h * stride);
   for (int64_t c = 0; c < q.columns; c += kKeyChannels) {
-    alignas(64) float wide[kMostHeadsOfDots * kKeyChannels];
+    alignas(64) float wide[kMostDotHeads * kKeyChannels];
     for (int64_t h = 0; h < q.rows; ++h) {
       for (int64_t i = 0; i < kKeyChannels; i += kLanes) {
         const int64_t left = std::clamp<int64_t>(q.columns - c - i, 0, kLanes);
@@ -125,7 +125,8 @@ inline void sixteen_dots_bf16(const void* const* keys, const RowView& q, float* 
       }
     }
     const void* from[kLanes];
-    for (int i = 0; i < kLanes; ++i) from[i] = static_cast<const uint16_t*>(keys[i]) + c;
+    for (int64_t i = 0; i < kLanes; ++i)
+      from[i] = static_cast<const uint16_t*>(keys[std::min(i, count - 1)]) + c;
     F16 words[kLanes];
     load_transposed(from, words);
     int64_t h = 0;
@@ -141,13 +142,14 @@ inline void sixteen_dots_bf16(const void* const* keys, const RowView& q, float* 
 
 // The same by C2.2.
 template <typename Q, typename Key>
-inline void sixteen_dots_fp32(const void* const* keys, const RowView& q, float* dots,
+inline void sixteen_dots_fp32(const void* const* keys, int64_t count, const RowView& q, float* dots,
                               int64_t stride) {
   for (int64_t h = 0; h < q.rows; ++h) {
     alignas(64) float lanes[kLanes][kLanes];
     const void* rows[kLanes];
     const Q* q_row = q.row<Q>(h);
-    for (int i = 0; i < kLanes; ++i) {
+    for (int64_t i = 0; i < kLanes; ++i) rows[i] = lanes[std::min(i, count - 1)];
+    for (int64_t i = 0; i < count; ++i) {
       const Key* key = static_cast<const Key*>(keys[i]);
       F16 sum = zero();
       int64_t c = 0;
@@ -158,7 +160,6 @@ inline void sixteen_dots_fp32(const void* const* keys, const RowView& q, float* 
         sum = select(first_lanes(left), fma(load_part(q_row + c, left), load(key + c), sum), sum);
       }
       store_bits(sum, lanes[i]);
-      rows[i] = lanes[i];
     }
     F16 l[kLanes];
     load_transposed(rows, l);
@@ -177,14 +178,7 @@ inline void make_dots(const AttentionRow& row, float* dots, int64_t stride) {
                        : key_bf16 ? sixteen_dots_fp32<float, uint16_t>
                                   : sixteen_dots_fp32<float, float>;
   for (int64_t first = 0; first < row.key_count; first += kLanes) {
-    const void* const* keys = row.keys + first;
-    const void* filled[kLanes];
-    if (const int64_t left = row.key_count - first; left < kLanes) {
-      // What is past the last key is not looked at.
-      for (int64_t i = 0; i < kLanes; ++i) filled[i] = keys[std::min(i, left - 1)];
-      keys = filled;
-    }
-    sixteen(keys, row.q, dots + first, stride);
+    sixteen(row.keys + first, std::min(kLanes, row.key_count - first), row.q, dots + first, stride);
   }
 }
 
@@ -240,9 +234,24 @@ inline F16 largest_score(const HeadDots& dots, float scale, int64_t begin, int64
 
 // The same of one head, whose dots of keys lie side by side; in all lanes.
 inline F16 largest_score(const float* dots, float scale, int64_t count) {
-  F16 maximum = broadcast(dots[0]) * broadcast(scale);
-  for (int64_t i = 1; i < count; ++i)
-    maximum = max_of(maximum, broadcast(dots[i]) * broadcast(scale));
+  const F16 factor = broadcast(scale), first = broadcast(dots[0]) * factor;
+  if (count >= kLanes) {
+    // Lane by lane. Which comes first matters among zeros, and to a NaN.
+    F16 lanes = load(dots) * factor;
+    for (int64_t i = kLanes; i < count; i += kLanes) {
+      const F16 scores = load(dots + i) * factor;
+      lanes = max_of(lanes, select(first_lanes(count - i), scores, first));
+    }
+    alignas(64) float largest[kLanes];
+    store_bits(lanes, largest);
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t j = 0; j < half; ++j)
+        largest[j] = largest[j] < largest[j + half] ? largest[j + half] : largest[j];
+    }
+    if (largest[0] != 0 && !any(is_nan(lanes))) return broadcast(largest[0]);
+  }
+  F16 maximum = first;
+  for (int64_t i = 1; i < count; ++i) maximum = max_of(maximum, broadcast(dots[i]) * factor);
   return maximum;
 }
 
@@ -504,15 +513,19 @@ class KeysWalk : public TreeWalk<KeysWalk<T>> {
   float *probabilities_, *weights_;  // [keys]
 };
 
-// Rows of so few heads are walked head by head, with keys in lanes.
-inline constexpr int64_t kFewHeads = 2;
+// Narrow rows of so few heads, and others of one, are walked head by head with keys in lanes.
+#if !defined(DEEPINFER_SIM_SOFTWARE_LANES) && HWY_TARGET == HWY_AVX3
+inline constexpr int64_t kFewNarrowHeads = 2;
+#else
+inline constexpr int64_t kFewNarrowHeads = 4;
+#endif
 
 // use(walk) for each block of heads of a row. maximum(head) is that of narrow rows' lists, or
 // made here if `maximum` is null.
 template <typename T, typename Use>
 void walk_leaves(const AttentionRow& row, bool narrow, const float* list_maximum, const Use& use) {
   const RowScratch scratch(row);
-  if (row.heads() <= kFewHeads) {
+  if (row.heads() <= (narrow ? kFewNarrowHeads : 1)) {
     make_dots(row, scratch.dots, scratch.keys);
     for (int64_t head = 0; head < row.heads(); ++head) {
       F16 maximum = zero();

@@ -103,30 +103,31 @@ class KeyList {
         positions_(rows_.size()),
         keys_(rows_.size()) {}
 
+  // The keys of a row, the window's ascending, then the compressed: for what looks at no positions.
+  void build(int64_t row) {
+    collect(row);
+    for (size_t i = 0; i < in_window_; ++i) keys_[i] = key(lists_.window, i);
+    for (size_t i = in_window_; i < count_; ++i) keys_[i] = key(lists_.compressed, i);
+  }
+
   // window(i) and entry(i) are the tree positions of row i of window and of compressed. Returns a
   // key where none may be, if there is one.
   template <typename Window, typename Entry>
   std::optional<ListedKey> build(int64_t row, const Window& window, const Entry& entry) {
-    const size_t in_window = collect(lists_.window_index + row * lists_.window_count,
-                                     lists_.window_count, lists_.window.rows, rows_.data());
-    count_ = in_window + collect(lists_.compressed_index + row * lists_.compressed_count,
-                                 lists_.compressed_count, lists_.compressed.rows,
-                                 rows_.data() + in_window);
+    collect(row);
     leaves_.fill({0, 0});
-    present_ = 0;
-    for (size_t i = 0; i < in_window; ++i) count_at(i, window(rows_[i]));
-    for (size_t i = in_window; i < count_; ++i) count_at(i, entry(rows_[i]));
+    present_ = count_keys(0, in_window_, window) | count_keys(in_window_, count_, entry);
     int32_t begin = 0;
     for (uint64_t left = present_; left != 0; left &= left - 1) {
       const int position = std::countr_zero(left);
-      if (!allowed_.contains(position)) return first_at_wrong_place(in_window);
+      if (!allowed_.contains(position)) return first_at_wrong_place();
       LeafKeys& leaf = leaves_[static_cast<size_t>(position)];
       const int32_t keys = leaf.end;
       leaf = {begin, begin};
       begin += keys;
     }
-    for (size_t i = 0; i < in_window; ++i) place(i, lists_.window);
-    for (size_t i = in_window; i < count_; ++i) place(i, lists_.compressed);
+    place_keys(0, in_window_, lists_.window);
+    place_keys(in_window_, count_, lists_.compressed);
     return {};
   }
 
@@ -136,6 +137,13 @@ class KeyList {
   const LeafKeys* leaves() const { return leaves_.data(); }
 
  private:
+  void collect(int64_t row) {
+    in_window_ = collect(lists_.window_index + row * lists_.window_count, lists_.window_count,
+                         lists_.window.rows, rows_.data());
+    count_ = in_window_ + collect(lists_.compressed_index + row * lists_.compressed_count,
+                                  lists_.compressed_count, lists_.compressed.rows,
+                                  rows_.data() + in_window_);
+  }
   // The used ones of `index`, ascending. Returns how many.
   static size_t collect(const int32_t* index, int64_t count, int64_t rows, int32_t* to) {
     size_t used = 0;
@@ -152,20 +160,35 @@ class KeyList {
     if (!ascending) std::sort(to, to + used);
     return used;
   }
-  void count_at(size_t i, uint8_t position) {
-    positions_[i] = position;
-    ++leaves_[position].end;
-    present_ |= uint64_t{1} << position;
+
+  // Counts keys by position, in the ends of leaves. Returns a bit for each position that has some.
+  template <typename Position>
+  uint64_t count_keys(size_t first, size_t last, const Position& position_of) {
+    const int32_t* rows = rows_.data();
+    uint8_t* positions = positions_.data();
+    LeafKeys* leaves = leaves_.data();
+    uint64_t present = 0;
+    for (size_t i = first; i < last; ++i) {
+      const uint8_t position = position_of(rows[i]);
+      positions[i] = position;
+      ++leaves[position].end;
+      present |= uint64_t{1} << position;
+    }
+    return present;
   }
-  void place(size_t i, const RowView& from) {
-    keys_[static_cast<size_t>(leaves_[positions_[i]].end++)] =
-        static_cast<const uint8_t*>(from.data) +
-        static_cast<size_t>(rows_[i] * from.row_stride) * element_bytes(from.type);
+  const void* key(const RowView& from, size_t i) const {
+    return static_cast<const uint8_t*>(from.data) +
+           static_cast<size_t>(rows_[i] * from.row_stride) * element_bytes(from.type);
   }
-  ListedKey first_at_wrong_place(size_t in_window) const {
+  void place_keys(size_t first, size_t last, const RowView& from) {
+    LeafKeys* leaves = leaves_.data();
+    const void** keys = keys_.data();
+    for (size_t i = first; i < last; ++i) keys[leaves[positions_[i]].end++] = key(from, i);
+  }
+  ListedKey first_at_wrong_place() const {
     size_t i = 0;
     while (allowed_.contains(positions_[i])) ++i;
-    return {i < in_window, rows_[i], positions_[i]};
+    return {i < in_window_, rows_[i], positions_[i]};
   }
 
   const AttentionLists& lists_;
@@ -173,9 +196,9 @@ class KeyList {
   // Of the window's keys, ascending, then of the compressed.
   std::vector<int32_t> rows_;
   std::vector<uint8_t> positions_;
-  size_t count_ = 0;
+  size_t in_window_ = 0, count_ = 0;
   std::vector<const void*> keys_;
-  std::array<LeafKeys, kCanonicalLeaves> leaves_;
+  std::array<LeafKeys, kCanonicalLeaves> leaves_ = {};
   uint64_t present_ = 0;
 };
 
@@ -187,11 +210,13 @@ class RowMaker {
         target_(target),
         type_(lists.window_count > 0 ? lists.window.type : lists.compressed.type),
         width_(padded(lists.q.columns, kKeyChannels)),
-        head_stride_(padded(lists.heads, kAttentionHeads)) {}
+        head_stride_(padded(lists.heads, kAttentionHeads)),
+        by_gemm_(lists.heads > (type_ == ElementType::kBf16 && lists.q.type == ElementType::kBf16
+                                    ? kMostDotHeads
+                                    : kMostFp32DotHeads)) {}
 
   // Valid until the next call, and as long as `list` is not built again.
   AttentionRow make(int64_t row, const KeyList& list) {
-    const bool by_gemm = lists_.heads > kMostHeadsOfDots;
     AttentionRow made{.key_type = type_,
                       .keys = list.keys().data(),
                       .key_count = list.count(),
@@ -205,8 +230,8 @@ class RowMaker {
     made.scratch = at_least(
         scratch_,
         attention_scratch_floats(padded(lists_.q.columns, kAttentionHeads), made.key_count));
-    if (by_gemm || width_ != lists_.q.columns) gather(made);
-    if (by_gemm) {
+    if (by_gemm_ || width_ != lists_.q.columns) gather(made);
+    if (by_gemm_) {
       float* dots = at_least(dots_, made.key_count * head_stride_);
       made.dots = dots, made.dot_stride = head_stride_;
       if (made.key_count > 0) {
@@ -238,6 +263,7 @@ class RowMaker {
   const Target target_;
   const ElementType type_;
   const int64_t width_, head_stride_;
+  const bool by_gemm_;  // dots of so many heads
   std::vector<uint8_t> bytes_;
   std::vector<const void*> copies_;
   std::vector<float> dots_, scratch_;
@@ -291,11 +317,10 @@ void sparse_attention(const SparseAttention& args, Target target) {
 void attention_maximum(const AttentionLists& args, float* maximum, Target target) {
   check_lists(args);
   const AttentionKernels& kernels = attention_kernels(target);
-  const auto first_leaf = [](int64_t) { return uint8_t{0}; };  // leaves do not matter
-  KeyList list(args, {0, 1});
+  KeyList list(args, {0, kCanonicalLeaves});
   RowMaker maker(args, target);
   for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
-    list.build(t, first_leaf, first_leaf);
+    list.build(t);
     const AttentionRow row = maker.make(t, list);
     run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
       chosen.maximum(row, maximum + t * args.heads);

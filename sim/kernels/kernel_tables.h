@@ -97,7 +97,8 @@ struct SelectKernels {
 
 inline constexpr int64_t kAttentionHeads = 16;  // that are worked on at once
 inline constexpr int64_t kKeyChannels = 32;     // what a key's channels are padded to a multiple of
-inline constexpr int64_t kMostHeadsOfDots = 8;  // that kernels make dots of
+// Heads that kernels make dots of, by C2.1 and by C2.2: those of more are a matrix product.
+inline constexpr int64_t kMostDotHeads = 8, kMostFp32DotHeads = 4;
 
 // The keys [begin, end) of a leaf, among those of its row.
 struct LeafKeys {
@@ -112,8 +113,8 @@ struct AttentionRow {
   uint64_t present;        // a bit for each tree position that has keys
   const LeafKeys* leaves;  // those of position i: leaves[i], where it has some
   RowView q;               // [heads, channels]
-  // [keys, dot_stride], dot_stride a multiple of 16: q . k, not scaled. Null for kMostHeadsOfDots
-  // heads or fewer: the kernel makes them.
+  // [keys, dot_stride], dot_stride a multiple of 16: q . k, not scaled. Null: the kernel makes
+  // them, of kMostDotHeads at most.
   const float* dots;
   int64_t dot_stride;
   float scale;
