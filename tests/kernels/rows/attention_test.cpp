@@ -680,10 +680,12 @@ struct HeadInputs {
     for (size_t row = 0; row < global.size(); ++row) {
       global[row] = first + static_cast<int64_t>(row);
       float* key = wide.data() + static_cast<int64_t>(row) * stride;
-      const float sign = random.uniform() < 0 ? -1.0f : 1.0f;
-      // Products that are flushed to zeros of either sign: which of equal maxima is taken shows.
+      // Products that are flushed to zeros of either sign, and negative ones: which of equal maxima
+      // is taken shows.
+      constexpr float kTinyValues[] = {-0x1p-80f, 0x1p-80f, -0x1p60f};
+      const float tiny = kTinyValues[random.below(3)];
       for (int64_t c = 0; c < channels; ++c) {
-        key[c] = values == Values::kTiny ? sign * 0x1p-80f : random.uniform() * 2;
+        key[c] = values == Values::kTiny ? tiny : random.uniform() * 2;
       }
       if (values == Values::kSpecial && random.below(12) == 0) {
         const float special[] = {kNan, kInfinity, -kInfinity};
