@@ -170,7 +170,8 @@ inline void sixteen_dots_fp32(const void* const* keys, int64_t count, const RowV
   }
 }
 
-// dots[h * stride + i] of all heads and keys, stride at least the keys padded to 16.
+// dots[h * stride + i] of all heads and keys; stride is attention_scratch_keys. A group of zeros
+// follows, since groups of keys are read from any key on.
 inline void make_dots(const AttentionRow& row, float* dots, int64_t stride) {
   const bool q_bf16 = row.q.type == ElementType::kBf16,
              key_bf16 = row.key_type == ElementType::kBf16;
@@ -180,6 +181,8 @@ inline void make_dots(const AttentionRow& row, float* dots, int64_t stride) {
   for (int64_t first = 0; first < row.key_count; first += kLanes) {
     sixteen(row.keys + first, std::min(kLanes, row.key_count - first), row.q, dots + first, stride);
   }
+  const int64_t end = (row.key_count + kLanes - 1) / kLanes * kLanes;
+  for (int64_t h = 0; h < row.heads(); ++h) store_bits(zero(), dots + h * stride + end);
 }
 
 // Where a row's arrays are in its scratch memory.

@@ -19,6 +19,7 @@
 #include "sim/kernels/canonical_run.h"
 #include "sim/kernels/codec.h"
 #include "sim/kernels/gemm.h"
+#include "sim/kernels/gemm_internal.h"
 
 namespace deepinfer {
 namespace {
@@ -53,13 +54,6 @@ GemmOperand operand(const RowView& x) {
   return x.type == ElementType::kBf16
              ? bf16_operand(static_cast<const uint16_t*>(x.data), x.row_stride)
              : fp32_operand(static_cast<const float*>(x.data), x.row_stride);
-}
-
-// The first `count` elements of a buffer that grows as needed and does not shrink.
-template <typename T>
-T* at_least(std::vector<T>& buffer, int64_t count) {
-  if (buffer.size() < static_cast<size_t>(count)) buffer.resize(static_cast<size_t>(count));
-  return buffer.data();
 }
 
 // The tree position of a position or entry of the KV axis.
@@ -213,7 +207,9 @@ class RowMaker {
         head_stride_(padded(lists.heads, kAttentionHeads)),
         by_gemm_(lists.heads > (type_ == ElementType::kBf16 && lists.q.type == ElementType::kBf16
                                     ? kMostDotHeads
-                                    : kMostFp32DotHeads)) {}
+                                    : kMostFp32DotHeads)) {
+    check_available(target);
+  }
 
   // Valid until the next call, and as long as `list` is not built again.
   AttentionRow make(int64_t row, const KeyList& list) {
@@ -227,18 +223,21 @@ class RowMaker {
                       .dot_stride = 0,
                       .scale = lists_.scale,
                       .scratch = nullptr};
-    made.scratch = at_least(
-        scratch_,
+    made.scratch = scratch_.get<float>(
         attention_scratch_floats(padded(lists_.q.columns, kAttentionHeads), made.key_count));
     if (by_gemm_ || width_ != lists_.q.columns) gather(made);
     if (by_gemm_) {
-      float* dots = at_least(dots_, made.key_count * head_stride_);
+      float* dots = dots_.get<float>(made.key_count * head_stride_);
       made.dots = dots, made.dot_stride = head_stride_;
       if (made.key_count > 0) {
         // Keys times queries, so that the heads of a key lie side by side.
         gemm(made.key_count, lists_.heads, lists_.q.columns,
-             operand({type_, bytes_.data(), made.key_count, width_, width_}), operand(made.q),
+             operand({type_, made.keys[0], made.key_count, width_, width_}), operand(made.q),
              fp32_output(dots, head_stride_), {.target = target_});
+        // Lanes without a head.
+        for (int64_t i = 0; i < made.key_count; ++i) {
+          std::fill(dots + i * head_stride_ + lists_.heads, dots + (i + 1) * head_stride_, 0.0f);
+        }
       }
     }
     return made;
@@ -249,7 +248,7 @@ class RowMaker {
   void gather(AttentionRow& row) {
     const size_t key_bytes = static_cast<size_t>(lists_.q.columns) * element_bytes(type_);
     const size_t width_bytes = static_cast<size_t>(width_) * element_bytes(type_);
-    uint8_t* to = at_least(bytes_, row.key_count * static_cast<int64_t>(width_bytes));
+    uint8_t* to = bytes_.get<uint8_t>(row.key_count * static_cast<int64_t>(width_bytes));
     copies_.resize(static_cast<size_t>(row.key_count));
     for (size_t i = 0; i < copies_.size(); ++i, to += width_bytes) {
       std::memcpy(to, row.keys[i], key_bytes);
@@ -264,9 +263,8 @@ class RowMaker {
   const ElementType type_;
   const int64_t width_, head_stride_;
   const bool by_gemm_;  // dots of so many heads
-  std::vector<uint8_t> bytes_;
+  gemm_internal::Scratch bytes_, dots_, scratch_;
   std::vector<const void*> copies_;
-  std::vector<float> dots_, scratch_;
 };
 
 void check_lists(const AttentionLists& args) {
@@ -366,8 +364,9 @@ void attention_merge(const AttentionMerge& args, Target target) {
                              << " channels, out [" << args.out.rows << ", " << args.out.columns
                              << "]");
   const AttentionKernels& kernels = attention_kernels(target);
-  std::vector<float> scratch(
-      static_cast<size_t>(attention_scratch_floats(padded(args.channels, kAttentionHeads), 0)));
+  gemm_internal::Scratch memory;
+  float* scratch =
+      memory.get<float>(attention_scratch_floats(padded(args.channels, kAttentionHeads), 0));
   for (int64_t t = 0; t < args.rows; ++t) {
     const int64_t first = t * args.heads;
     const PartialRow<const float> partials = {
@@ -378,7 +377,7 @@ void attention_merge(const AttentionMerge& args, Target target) {
     const AttentionOutput output = {args.sink, rows_from(args.out, first, args.heads),
                                     args.lse + first};
     run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
-      chosen.merge(partials, args.heads, args.channels, output, scratch.data());
+      chosen.merge(partials, args.heads, args.channels, output, scratch);
     });
   }
 }
