@@ -60,14 +60,201 @@ struct Partial {
   const float* out;  // the outputs: in `slot`, or in the memory that they came from
 };
 
+// Up to sixteen numbers, one a head, to and from lanes.
+inline F16 load_heads(const float* from, int64_t count) {
+  return count == 1 ? broadcast(*from) : load_up_to(from, count);
+}
+inline void store_heads(F16 a, int64_t count, float* to) {
+  if (count > 1) return store_up_to(a, count, to);
+  alignas(64) float lanes[kLanes];
+  store(a, lanes);
+  *to = lanes[0];
+}
+
+// Bits 0 to count - 1.
+inline uint64_t below(int64_t count) {
+  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+inline uint64_t bits_of(const Subtree& subtree) { return below(subtree.count) << subtree.begin; }
+
+// ---- Dots of a few heads (C7.4): sixteen keys at a time, one a lane.
+
+// Heads that share a vector of keys.
+#if defined(DEEPINFER_SIM_SOFTWARE_LANES)
+inline constexpr int kDotHeads = 1;
+#elif HWY_TARGET == HWY_AVX3
+inline constexpr int kDotHeads = 4;
+#else
+inline constexpr int kDotHeads = 2;
+#endif
+
+// C2.1 over one block of 32 channels, added to dots[head * stride + lane]. words[j] has channels 2j
+// and 2j + 1 of each key; q is fp32, a head after q_stride.
+template <int kHeads>
+inline void add_block_of_dots(const F16* words, const float* q, int64_t q_stride, float* dots,
+                              int64_t stride) {
+  F16 even[kHeads], odd[kHeads];
+  for (int h = 0; h < kHeads; ++h) even[h] = odd[h] = zero();
+  for (int64_t pair = 0; pair < kKeyChannels / 2; ++pair) {
+    const I16 word = bits(words[pair]);
+    const F16 key_even = from_bits(shift_left<16>(word)),
+              key_odd = from_bits(word & broadcast_int(static_cast<int32_t>(0xFFFF0000)));
+    for (int h = 0; h < kHeads; ++h) {
+      const float* at = q + h * q_stride + 2 * pair;
+      even[h] = fma(key_even, broadcast(at[0]), even[h]);
+      odd[h] = fma(key_odd, broadcast(at[1]), odd[h]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    float* at = dots + h * stride;
+    store(load(at) + (even[h] + odd[h]), at);
+  }
+}
+
+// Dots of `count` <= 16 keys by C2.1; the other lanes get numbers that nobody looks at.
+inline void sixteen_dots_bf16(const void* const* keys, int64_t count, const RowView& q, float* dots,
+                              int64_t stride) {
+  for (int64_t h = 0; h < q.rows; ++h) store_bits(zero(), dots + h * stride);
+  for (int64_t c = 0; c < q.columns; c += kKeyChannels) {
+    alignas(64) float wide[kMostDotHeads * kKeyChannels];
+    for (int64_t h = 0; h < q.rows; ++h) {
+      for (int64_t i = 0; i < kKeyChannels; i += kLanes) {
+        const int64_t left = std::clamp<int64_t>(q.columns - c - i, 0, kLanes);
+        store_bits(load_up_to(q.row<uint16_t>(h) + (left > 0 ? c + i : 0), left),
+                   wide + h * kKeyChannels + i);
+      }
+    }
+    const void* from[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i)
+      from[i] = static_cast<const uint16_t*>(keys[std::min(i, count - 1)]) + c;
+    F16 words[kLanes];
+    load_transposed(from, words);
+    int64_t h = 0;
+    for (; h + kDotHeads <= q.rows; h += kDotHeads) {
+      add_block_of_dots<kDotHeads>(words, wide + h * kKeyChannels, kKeyChannels, dots + h * stride,
+                                   stride);
+    }
+    for (; h < q.rows; ++h) {
+      add_block_of_dots<1>(words, wide + h * kKeyChannels, kKeyChannels, dots + h * stride, stride);
+    }
+  }
+}
+
+// The same by C2.2.
+template <typename Q, typename Key>
+inline void sixteen_dots_fp32(const void* const* keys, int64_t count, const RowView& q, float* dots,
+                              int64_t stride) {
+  for (int64_t h = 0; h < q.rows; ++h) {
+    alignas(64) float lanes[kLanes][kLanes];
+    const void* rows[kLanes];
+    const Q* q_row = q.row<Q>(h);
+    for (int64_t i = 0; i < kLanes; ++i) rows[i] = lanes[std::min(i, count - 1)];
+    for (int64_t i = 0; i < count; ++i) {
+      const Key* key = static_cast<const Key*>(keys[i]);
+      F16 sum = zero();
+      int64_t c = 0;
+      for (; c + kLanes <= q.columns; c += kLanes) sum = fma(load(q_row + c), load(key + c), sum);
+      if (c < q.columns) {
+        // Lanes that miss an element keep their value.
+        const int64_t left = q.columns - c;
+        sum = select(first_lanes(left), fma(load_part(q_row + c, left), load(key + c), sum), sum);
+      }
+      store_bits(sum, lanes[i]);
+    }
+    F16 l[kLanes];
+    load_transposed(rows, l);
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t j = 0; j < half; ++j) l[j] = l[j] + l[j + half];
+    }
+    store(l[0], dots + h * stride);
+  }
+}
+
+// dots[h * stride + i] of all heads and keys; stride is attention_scratch_keys. A group of zeros
+// follows, since groups of keys are read from any key on.
+inline void make_dots(const AttentionRow& row, float* dots, int64_t stride) {
+  const bool q_bf16 = row.q.type == ElementType::kBf16,
+             key_bf16 = row.key_type == ElementType::kBf16;
+  const auto sixteen = q_bf16 ? key_bf16 ? sixteen_dots_bf16 : sixteen_dots_fp32<uint16_t, float>
+                       : key_bf16 ? sixteen_dots_fp32<float, uint16_t>
+                                  : sixteen_dots_fp32<float, float>;
+  for (int64_t first = 0; first < row.key_count; first += kLanes) {
+    sixteen(row.keys + first, std::min(kLanes, row.key_count - first), row.q, dots + first, stride);
+  }
+  const int64_t end = (row.key_count + kLanes - 1) / kLanes * kLanes;
+  for (int64_t h = 0; h < row.heads(); ++h) store_bits(zero(), dots + h * stride + end);
+}
+
+// Where a row's arrays are in its scratch memory.
+struct RowScratch {
+  explicit RowScratch(const AttentionRow& row)
+      : width((row.channels() + kLanes - 1) / kLanes * kLanes),
+        keys(attention_scratch_keys(row.key_count)),
+        slots(row.scratch),
+        dots(slots + kAttentionHeads * 7 * width),
+        turned(dots + kAttentionHeads * keys),
+        probabilities(turned + kAttentionHeads * keys) {}
+
+  int64_t width, keys;
+  float* slots;          // of a TreeWalk
+  float* dots;           // [heads, keys]
+  float* turned;         // [keys, 16]
+  float* probabilities;  // [keys of a leaf, 16], or [2, keys]
+};
+
+// ---- Scores of heads in lanes: their dots lie side by side.
+
+// [keys, stride]
+struct HeadDots {
+  const float* data;
+  int64_t stride;
+};
+
+// Those of heads [first, first + 16).
+inline HeadDots head_dots(const AttentionRow& row, const RowScratch& scratch, int64_t first) {
+  if (row.dots != nullptr) return {row.dots + first, row.dot_stride};
+  make_dots(row, scratch.dots, scratch.keys);
+  for (int64_t key = 0; key < row.key_count; key += kLanes) {
+    const void* from[kLanes];
+    for (int64_t h = 0; h < kLanes; ++h) {
+      from[h] = scratch.dots + std::min(h, row.heads() - 1) * scratch.keys + key;
+    }
+    F16 turned[kLanes];
+    load_transposed(from, turned);
+    for (int64_t i = 0; i < kLanes; ++i) store_bits(turned[i], scratch.turned + (key + i) * kLanes);
+  }
+  return {scratch.turned, kLanes};
+}
+
 // Largest score of keys [begin, begin + count), count > 0.
-inline F16 largest_score(const AttentionRow& row, int64_t first_head, int64_t begin,
-                         int64_t count) {
-  const float* dots = row.dots + begin * row.head_stride + first_head;
-  const F16 scale = broadcast(row.scale);
-  F16 maximum = load(dots) * scale;
+inline F16 largest_score(const HeadDots& dots, float scale, int64_t begin, int64_t count) {
+  const float* from = dots.data + begin * dots.stride;
+  F16 maximum = load(from) * broadcast(scale);
   for (int64_t i = 1; i < count; ++i)
-    maximum = max_of(maximum, load(dots + i * row.head_stride) * scale);
+    maximum = max_of(maximum, load(from + i * dots.stride) * broadcast(scale));
+  return maximum;
+}
+
+// The same of one head, whose dots of keys lie side by side; in all lanes.
+inline F16 largest_score(const float* dots, float scale, int64_t count) {
+  const F16 factor = broadcast(scale), first = broadcast(dots[0]) * factor;
+  if (count >= kLanes) {
+    // Lane by lane. Which comes first matters among zeros, and to a NaN.
+    F16 lanes = load(dots) * factor;
+    for (int64_t i = kLanes; i < count; i += kLanes) {
+      const F16 scores = load(dots + i) * factor;
+      lanes = max_of(lanes, select(first_lanes(count - i), scores, first));
+    }
+    alignas(64) float largest[kLanes];
+    store_bits(lanes, largest);
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t j = 0; j < half; ++j)
+        largest[j] = largest[j] < largest[j + half] ? largest[j + half] : largest[j];
+    }
+    if (largest[0] != 0 && !any(is_nan(lanes))) return broadcast(largest[0]);
+  }
+  F16 maximum = first;
+  for (int64_t i = 1; i < count; ++i) maximum = max_of(maximum, broadcast(dots[i]) * factor);
   return maximum;
 }
 
@@ -85,9 +272,7 @@ inline constexpr int kOutHeads = 4, kOutGroups = 1;
 
 // Walks of the tree C2.5 for a block of heads of one query row. `Walk`, which derives from it, has
 // the units that the tree starts from:
-//   bool has(subtree)              is there a unit in it?
-//   bool is_unit(subtree)          is it one, and not made of smaller ones? has(subtree) is true
-//   void fill(subtree, partial)    the unit's partial
+//   void fill(position, partial)   the partial of the unit that begins at a tree position
 template <typename Walk>
 class TreeWalk {
  public:
@@ -96,36 +281,34 @@ class TreeWalk {
 
   Partial make_partial() {
     Partial partial{zero(), zero(), next_slot_, next_slot_};
-    next_slot_ += kAttentionHeads * width_;
+    next_slot_ += heads_.count * width_;
     return partial;
   }
 
-  // The partial of what is in `subtree`: false if that is nothing.
-  bool node(const Subtree& subtree, Partial& to) {
-    if (!walk().has(subtree)) return false;
-    if (walk().is_unit(subtree)) {
-      walk().fill(subtree, to);
-      return true;
-    }
-    const int64_t half = subtree.count / 2;
-    const Subtree upper{subtree.begin + half, half};
-    if (!node({subtree.begin, half}, to)) return node(upper, to);
+  // The partial of the units that begin at the positions in `units`, at least one.
+  void node(uint64_t units, Partial& to) {
+    const int lowest = std::countr_zero(units), highest = std::bit_width(units) - 1;
+    if (lowest == highest) return static_cast<Walk&>(*this).fill(lowest, to);
+    // The upper half of the smallest subtree with all of them; absent ones are skipped.
+    const int half = std::bit_width(static_cast<uint64_t>(lowest ^ highest)) - 1;
+    const uint64_t lower = units & below(highest >> half << half);
+    node(lower, to);
     Partial other = make_partial();
-    if (node(upper, other)) merge(to, other);
+    node(units ^ lower, other);
+    merge(to, other);
     next_slot_ = other.slot;
-    return true;
   }
 
   // C7.6.
   void write(bool found, const Partial& result, const AttentionOutput& output) const {
     F16 denominator = result.sum;
     if (output.sink != nullptr) {
-      const F16 sink = load_up_to(output.sink + heads_.first, heads_.count);
+      const F16 sink = load_heads(output.sink + heads_.first, heads_.count);
       denominator = denominator + exp(sink - result.maximum);
     }
     const F16 none = broadcast(-std::numeric_limits<float>::infinity());
     const F16 lse = found ? result.maximum + log(result.sum) : none;
-    store_up_to(lse, heads_.count, output.lse + heads_.first);
+    store_heads(lse, heads_.count, output.lse + heads_.first);
     alignas(64) float denominators[kAttentionHeads];
     store_bits(denominator, denominators);
     for (int64_t h = 0; h < heads_.count; ++h) {
@@ -145,8 +328,8 @@ class TreeWalk {
   // As the partial of subtree `index`.
   void write(const Partial& result, const PartialRow& to, int64_t index) const {
     const int64_t first = to.place(index, heads_.first);
-    store_up_to(result.maximum, heads_.count, to.maximum + first);
-    store_up_to(result.sum, heads_.count, to.sum + first);
+    store_heads(result.maximum, heads_.count, to.maximum + first);
+    store_heads(result.sum, heads_.count, to.sum + first);
     for (int64_t h = 0; h < heads_.count; ++h) {
       for (int64_t c = 0; c < channels_; c += kLanes) {
         store_up_to(load(result.out + h * width_ + c), channels_ - c,
@@ -160,13 +343,18 @@ class TreeWalk {
   const int64_t channels_;
   const int64_t width_;  // channels padded to 16
 
- private:
-  Walk& walk() { return static_cast<Walk&>(*this); }
+  // All units have this maximum.
+  void set_maximum(F16 maximum) {
+    one_maximum_ = true;
+    factor_ = exp(maximum - maximum);
+  }
 
+ private:
   // C7.5.
   void merge(Partial& a, const Partial& b) const {
     const F16 maximum = max_of(a.maximum, b.maximum);
-    const F16 x = exp(a.maximum - maximum), y = exp(b.maximum - maximum);
+    const F16 x = one_maximum_ ? factor_ : exp(a.maximum - maximum),
+              y = one_maximum_ ? factor_ : exp(b.maximum - maximum);
     alignas(64) float x_by_head[kAttentionHeads], y_by_head[kAttentionHeads];
     store_bits(x, x_by_head);
     store_bits(y, y_by_head);
@@ -185,109 +373,206 @@ class TreeWalk {
   }
 
   float* next_slot_;  // a stack of partials
+  bool one_maximum_ = false;
+  F16 factor_ = zero();  // of C7.5, then: 1, or NaN
 };
 
-// From the leaves of a row.
+// o_c = fma(p, v_c, o_c) of a leaf (C7.4), the p of key i and head h being
+// weights[i * weight_stride + h].
+struct WeightedKeys {
+  const void* const* keys;
+  int64_t count;
+  const float* weights;
+  int64_t weight_stride;
+};
+
+// Of kHeads heads, and kGroups groups of channels.
+template <typename T, int kHeads, int kGroups>
+inline void weighted_sum_block(const WeightedKeys& leaf, int64_t head, int64_t channel,
+                               int64_t width, float* out) {
+  F16 acc[kHeads][kGroups];
+  for (int h = 0; h < kHeads; ++h) {
+    for (int g = 0; g < kGroups; ++g) acc[h][g] = zero();
+  }
+  const float* weights = leaf.weights + head;
+  for (int64_t i = 0; i < leaf.count; ++i, weights += leaf.weight_stride) {
+    const T* values = static_cast<const T*>(leaf.keys[i]) + channel;
+    F16 value[kGroups];
+    for (int g = 0; g < kGroups; ++g) value[g] = load(values + g * kLanes);
+    for (int h = 0; h < kHeads; ++h) {
+      const F16 p = broadcast(weights[h]);
+      for (int g = 0; g < kGroups; ++g) acc[h][g] = fma(p, value[g], acc[h][g]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    for (int g = 0; g < kGroups; ++g)
+      store_bits(acc[h][g], out + (head + h) * width + channel + g * kLanes);
+  }
+}
+
+// Of all heads, and channels [channel, width).
+template <typename T, int kGroups>
+inline void weighted_sums(const WeightedKeys& leaf, int64_t heads, int64_t channel, int64_t width,
+                          float* out) {
+  for (; channel + kGroups * kLanes <= width; channel += kGroups * kLanes) {
+    int64_t h = 0;
+    for (; h + kOutHeads <= heads; h += kOutHeads)
+      weighted_sum_block<T, kOutHeads, kGroups>(leaf, h, channel, width, out);
+    for (; h < heads; ++h) weighted_sum_block<T, 1, kGroups>(leaf, h, channel, width, out);
+  }
+  if constexpr (kGroups > 1) weighted_sums<T, kGroups / 2>(leaf, heads, channel, width, out);
+}
+
+// From the leaves of a row, with heads in lanes.
 template <typename T>
-class LeafWalk : public TreeWalk<LeafWalk<T>> {
+class HeadsWalk : public TreeWalk<HeadsWalk<T>> {
  public:
   // `list_maximum` is read in narrow rows.
-  LeafWalk(const AttentionRow& row, HeadBlock heads, bool narrow, F16 list_maximum)
-      : TreeWalk<LeafWalk<T>>(heads, row.channels, row.values.columns, row.scratch),
+  HeadsWalk(const AttentionRow& row, const RowScratch& scratch, HeadBlock heads,
+            const HeadDots& dots, bool narrow, F16 list_maximum)
+      : TreeWalk<HeadsWalk<T>>(heads, row.channels(), scratch.width, scratch.slots),
         row_(row),
+        dots_(dots),
         narrow_(narrow),
         list_maximum_(list_maximum),
-        probabilities_(row.scratch + kAttentionHeads * 7 * row.values.columns) {}
-
-  bool has(const Subtree& subtree) const {
-    const int64_t* begin = row_.position_begin + (subtree.begin - row_.first_position);
-    return begin[0] < begin[subtree.count];
+        probabilities_(scratch.probabilities) {
+    if (narrow) this->set_maximum(list_maximum);
   }
-  bool is_unit(const Subtree& subtree) const { return subtree.count == 1; }
 
   // C7.4.
-  void fill(const Subtree& leaf, Partial& to) {
-    const int64_t* place = row_.position_begin + (leaf.begin - row_.first_position);
-    const int64_t begin = place[0], count = place[1] - begin;
-    const float* dots = row_.dots + begin * row_.head_stride + heads_.first;
+  void fill(int64_t position, Partial& to) {
+    const int64_t begin = row_.leaves[position].begin, count = row_.leaves[position].end - begin;
+    const float* dots = dots_.data + begin * dots_.stride;
     const F16 scale = broadcast(row_.scale);
-    const F16 maximum = narrow_ ? list_maximum_ : largest_score(row_, heads_.first, begin, count);
+    const F16 maximum = narrow_ ? list_maximum_ : largest_score(dots_, row_.scale, begin, count);
     const F16 below = negate(maximum);
     F16 sum = zero();
     for (int64_t i = 0; i < count; ++i) {
-      const F16 p = exp(fma(load(dots + i * row_.head_stride), scale, below));
+      const F16 p = exp(fma(load(dots + i * dots_.stride), scale, below));
       sum = sum + p;
       store_bits(narrow_ ? round_bf16(p) : p, probabilities_ + i * kAttentionHeads);
     }
     to.maximum = maximum, to.sum = sum, to.out = to.slot;
-    const T* values = row_.values.row<T>(begin);
-    int64_t c = 0;
-    for (; c + kOutGroups * kLanes <= width_; c += kOutGroups * kLanes) {
-      weighted_sums<kOutGroups>(values + c, count, to.slot + c);
-    }
-    for (; c < width_; c += kLanes) weighted_sums<1>(values + c, count, to.slot + c);
+    weighted_sums<T, kOutGroups>({row_.keys + begin, count, probabilities_, kAttentionHeads},
+                                 this->heads_.count, 0, this->width_, to.slot);
   }
 
  private:
-  using TreeWalk<LeafWalk<T>>::heads_;
-  using TreeWalk<LeafWalk<T>>::width_;
-
-  template <int kGroups>
-  void weighted_sums(const T* values, int64_t count, float* out) {
-    int64_t h = 0;
-    for (; h + kOutHeads <= heads_.count; h += kOutHeads)
-      weighted_sum_block<kOutHeads, kGroups>(values, count, h, out);
-    for (; h < heads_.count; ++h) weighted_sum_block<1, kGroups>(values, count, h, out);
-  }
-
-  template <int kHeads, int kGroups>
-  void weighted_sum_block(const T* values, int64_t count, int64_t head, float* out) {
-    F16 acc[kHeads][kGroups];
-    for (int h = 0; h < kHeads; ++h) {
-      for (int g = 0; g < kGroups; ++g) acc[h][g] = zero();
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      F16 value[kGroups];
-      for (int g = 0; g < kGroups; ++g) value[g] = load(values + i * width_ + g * kLanes);
-      for (int h = 0; h < kHeads; ++h) {
-        const F16 p = broadcast(probabilities_[i * kAttentionHeads + head + h]);
-        for (int g = 0; g < kGroups; ++g) acc[h][g] = fma(p, value[g], acc[h][g]);
-      }
-    }
-    for (int h = 0; h < kHeads; ++h) {
-      for (int g = 0; g < kGroups; ++g)
-        store_bits(acc[h][g], out + (head + h) * width_ + g * kLanes);
-    }
-  }
-
   const AttentionRow& row_;
+  const HeadDots dots_;
   const bool narrow_;
   const F16 list_maximum_;  // over all leaves
   float* probabilities_;    // [keys of a leaf, 16]
 };
 
+// The same for one head, with keys in lanes. Partials have the head in all lanes.
+template <typename T>
+class KeysWalk : public TreeWalk<KeysWalk<T>> {
+ public:
+  KeysWalk(const AttentionRow& row, const RowScratch& scratch, int64_t head, bool narrow,
+           F16 list_maximum)
+      : TreeWalk<KeysWalk<T>>({head, 1}, row.channels(), scratch.width, scratch.slots),
+        row_(row),
+        dots_(scratch.dots + head * scratch.keys),
+        narrow_(narrow),
+        list_maximum_(list_maximum),
+        probabilities_(scratch.probabilities),
+        weights_(narrow ? probabilities_ + scratch.keys : probabilities_) {
+    if (!narrow) return;
+    this->set_maximum(list_maximum);
+    make_probabilities(0, row.key_count, list_maximum);
+  }
+
+  // C7.4.
+  void fill(int64_t position, Partial& to) {
+    const int64_t begin = row_.leaves[position].begin, count = row_.leaves[position].end - begin;
+    to.maximum = list_maximum_;
+    if (!narrow_) {
+      to.maximum = largest_score(dots_ + begin, row_.scale, count);
+      make_probabilities(begin, count, to.maximum);
+    }
+    F16 sum = zero();
+    for (int64_t i = 0; i < count; ++i) sum = sum + broadcast(probabilities_[begin + i]);
+    to.sum = sum, to.out = to.slot;
+    weighted_sums<T, kOutGroups>({row_.keys + begin, count, weights_ + begin, 1}, 1, 0,
+                                 this->width_, to.slot);
+  }
+
+ private:
+  // Of keys [begin, begin + count), and up to fifteen that follow, which are made again later.
+  void make_probabilities(int64_t begin, int64_t count, F16 maximum) {
+    const F16 scale = broadcast(row_.scale), below = negate(maximum);
+    for (int64_t i = begin; i < begin + count; i += kLanes) {
+      const F16 p = exp(fma(load(dots_ + i), scale, below));
+      store_bits(p, probabilities_ + i);
+      if (narrow_) store_bits(round_bf16(p), weights_ + i);
+    }
+  }
+
+  const AttentionRow& row_;
+  const float* dots_;
+  const bool narrow_;
+  const F16 list_maximum_;
+  float *probabilities_, *weights_;  // [keys]
+};
+
+// Narrow rows of so few heads, and others of one, are walked head by head with keys in lanes.
+#if !defined(DEEPINFER_SIM_SOFTWARE_LANES) && HWY_TARGET == HWY_AVX3
+inline constexpr int64_t kFewNarrowHeads = 2;
+#else
+inline constexpr int64_t kFewNarrowHeads = 4;
+#endif
+
+// use(walk) for each block of heads of a row. maximum(head) is that of narrow rows' lists, or
+// made here if `maximum` is null.
+template <typename T, typename Use>
+void walk_leaves(const AttentionRow& row, bool narrow, const float* list_maximum, const Use& use) {
+  const RowScratch scratch(row);
+  if (row.heads() <= (narrow ? kFewNarrowHeads : 1)) {
+    make_dots(row, scratch.dots, scratch.keys);
+    for (int64_t head = 0; head < row.heads(); ++head) {
+      F16 maximum = zero();
+      if (list_maximum != nullptr) {
+        maximum = broadcast(list_maximum[head]);
+      } else if (narrow && row.key_count > 0) {
+        maximum = largest_score(scratch.dots + head * scratch.keys, row.scale, row.key_count);
+      }
+      KeysWalk<T> walk(row, scratch, head, narrow, maximum);
+      use(walk);
+    }
+    return;
+  }
+  for (int64_t head = 0; head < row.heads(); head += kAttentionHeads) {
+    const HeadBlock heads = head_block(head, row.heads());
+    const HeadDots dots = head_dots(row, scratch, head);
+    F16 maximum = zero();
+    if (list_maximum != nullptr) {
+      maximum = load_up_to(list_maximum + head, heads.count);
+    } else if (narrow && row.key_count > 0) {
+      maximum = largest_score(dots, row.scale, 0, row.key_count);
+    }
+    HeadsWalk<T> walk(row, scratch, heads, dots, narrow, maximum);
+    use(walk);
+  }
+}
+template <typename Use>
+void walk_leaves(const AttentionRow& row, bool narrow, const float* list_maximum, const Use& use) {
+  if (row.key_type == ElementType::kBf16) {
+    walk_leaves<uint16_t>(row, narrow, list_maximum, use);
+  } else {
+    walk_leaves<float>(row, narrow, list_maximum, use);
+  }
+}
+
 // From partials in memory, for heads that have the same of them.
 class PartialWalk : public TreeWalk<PartialWalk> {
  public:
-  // `begins` has a bit for the first tree position of every subtree, `present` for those that the
-  // heads have.
-  PartialWalk(const PartialList& row, HeadBlock heads, int64_t width, uint64_t begins,
-              uint64_t present, float* slots)
-      : TreeWalk<PartialWalk>(heads, row.channels, width, slots),
-        row_(row),
-        begins_(begins),
-        present_(present) {}
+  // `begins` has a bit for the first tree position of every subtree.
+  PartialWalk(const PartialList& row, HeadBlock heads, int64_t width, uint64_t begins, float* slots)
+      : TreeWalk<PartialWalk>(heads, row.channels, width, slots), row_(row), begins_(begins) {}
 
-  bool has(const Subtree& subtree) const {
-    return (present_ >> subtree.begin & below(subtree.count)) != 0;
-  }
-  bool is_unit(const Subtree& subtree) const {
-    return (present_ >> subtree.begin & 1) != 0 &&
-           row_.subtrees[index_of(subtree)].count == subtree.count;
-  }
-
-  void fill(const Subtree& subtree, Partial& to) const {
-    const int64_t first = row_.place(index_of(subtree), heads_.first);
+  void fill(int64_t position, Partial& to) const {
+    const int64_t first = row_.place(std::popcount(begins_ & below(position)), heads_.first);
     to.maximum = load_up_to(row_.maximum + first, heads_.count);
     to.sum = load_up_to(row_.sum + first, heads_.count);
     const float* from = row_.out + first * row_.out_stride;
@@ -303,78 +588,74 @@ class PartialWalk : public TreeWalk<PartialWalk> {
   }
 
  private:
-  // Bits 0 to count - 1.
-  static uint64_t below(int64_t count) {
-    return count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
-  }
-  int64_t index_of(const Subtree& subtree) const {
-    return std::popcount(begins_ & below(subtree.begin));
-  }
-
   const PartialList& row_;
-  const uint64_t begins_, present_;
+  const uint64_t begins_;
 };
 
 void maximum(const AttentionRow& row, float* maximum) {
-  const int64_t keys = row.values.rows;
-  for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
-    const HeadBlock heads = head_block(head, row.heads);
-    const F16 largest = keys > 0 ? largest_score(row, head, 0, keys)
-                                 : broadcast(-std::numeric_limits<float>::infinity());
-    store_up_to(largest, heads.count, maximum + head);
+  if (row.key_count == 0) {
+    std::fill_n(maximum, row.heads(), -std::numeric_limits<float>::infinity());
+    return;
+  }
+  const RowScratch scratch(row);
+  if (row.dots == nullptr) {
+    make_dots(row, scratch.dots, scratch.keys);
+    for (int64_t h = 0; h < row.heads(); ++h) {
+      const F16 largest = largest_score(scratch.dots + h * scratch.keys, row.scale, row.key_count);
+      store_heads(largest, 1, maximum + h);
+    }
+    return;
+  }
+  for (int64_t head = 0; head < row.heads(); head += kAttentionHeads) {
+    const HeadDots dots = head_dots(row, scratch, head);
+    store_up_to(largest_score(dots, row.scale, 0, row.key_count),
+                head_block(head, row.heads()).count, maximum + head);
   }
 }
 
-template <typename T>
-void attend_heads(const AttentionRow& row, HeadBlock heads, bool narrow,
-                  const AttentionOutput& output) {
-  const int64_t keys = row.values.rows;
-  LeafWalk<T> walk(row, heads, narrow,
-                   narrow && keys > 0 ? largest_score(row, heads.first, 0, keys) : zero());
-  Partial result = walk.make_partial();
-  const bool found = walk.node({0, kCanonicalLeaves}, result);
-  walk.write(found, result, output);
-}
+// What is done with the walk of each block of heads. (A lambda would not be compiled for the
+// target.)
+struct WriteResult {
+  uint64_t present;
+  const AttentionOutput& output;
 
-void attend(const AttentionRow& row, bool narrow, const AttentionOutput& output) {
-  for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
-    if (row.values.type == ElementType::kBf16) {
-      attend_heads<uint16_t>(row, head_block(head, row.heads), narrow, output);
-    } else {
-      attend_heads<float>(row, head_block(head, row.heads), narrow, output);
+  template <typename Walk>
+  void operator()(Walk& walk) const {
+    Partial result = walk.make_partial();
+    if (present != 0) walk.node(present, result);
+    walk.write(present != 0, result, output);
+  }
+};
+struct WritePartials {
+  uint64_t present;
+  const PartialRow& partials;
+
+  template <typename Walk>
+  void operator()(Walk& walk) const {
+    Partial result = walk.make_partial();
+    for (int64_t i = 0; i < partials.count; ++i) {
+      const uint64_t leaves = present & bits_of(partials.subtrees[i]);
+      if (leaves == 0) continue;
+      walk.node(leaves, result);
+      walk.write(result, partials, i);
     }
   }
-}
+};
 
-template <typename T>
-void partials_of_heads(const AttentionRow& row, HeadBlock heads, const float* list_maximum,
-                       const PartialRow& partials) {
-  const bool narrow = list_maximum != nullptr;
-  LeafWalk<T> walk(row, heads, narrow,
-                   narrow ? load_up_to(list_maximum + heads.first, heads.count) : zero());
-  Partial result = walk.make_partial();
-  for (int64_t i = 0; i < partials.count; ++i) {
-    if (walk.node(partials.subtrees[i], result)) walk.write(result, partials, i);
-  }
+void attend(const AttentionRow& row, bool narrow, const AttentionOutput& output) {
+  walk_leaves(row, narrow, nullptr, WriteResult{row.present, output});
 }
 
 void partials(const AttentionRow& row, const float* list_maximum, const PartialRow& partials) {
   for (int64_t i = 0; i < partials.count; ++i) {
-    const Subtree& subtree = partials.subtrees[i];
-    const int64_t* begin = row.position_begin + (subtree.begin - row.first_position);
-    if (begin[0] < begin[subtree.count]) continue;
+    if ((row.present & bits_of(partials.subtrees[i])) != 0) continue;
     const int64_t first = partials.place(i, 0);
-    std::fill_n(partials.maximum + first, row.heads, -std::numeric_limits<float>::infinity());
-    std::fill_n(partials.sum + first, row.heads, 0.0f);
-    std::fill_n(partials.out + first * row.channels, row.heads * row.channels, 0.0f);
+    std::fill_n(partials.maximum + first, row.heads(), -std::numeric_limits<float>::infinity());
+    std::fill_n(partials.sum + first, row.heads(), 0.0f);
+    std::fill_n(partials.out + first * row.channels(), row.heads() * row.channels(), 0.0f);
   }
-  for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
-    if (row.values.type == ElementType::kBf16) {
-      partials_of_heads<uint16_t>(row, head_block(head, row.heads), list_maximum, partials);
-    } else {
-      partials_of_heads<float>(row, head_block(head, row.heads), list_maximum, partials);
-    }
-  }
+  if (row.present == 0) return;
+  walk_leaves(row, list_maximum != nullptr, list_maximum, WritePartials{row.present, partials});
 }
 
 // Absent partials of sixteen heads have a 1 in their lane: C7.7. One of a leaf whose scores are all
@@ -391,7 +672,7 @@ void merge(const PartialList& row, const AttentionOutput& output, float* scratch
   for (int64_t i = 0; i < row.count; ++i) begins |= uint64_t{1} << row.subtrees[i].begin;
   for (int64_t head = 0; head < row.heads; head += kAttentionHeads) {
     const HeadBlock block = head_block(head, row.heads);
-    uint64_t present[kAttentionHeads] = {};  // as PartialWalk's
+    uint64_t present[kAttentionHeads] = {};  // where the heads' partials begin
     for (int64_t i = 0; i < row.count; ++i) {
       const int64_t first = row.place(i, head);
       alignas(64) float absent[kAttentionHeads];
@@ -408,10 +689,10 @@ void merge(const PartialList& row, const AttentionOutput& output, float* scratch
     for (int64_t h = 1; h < block.count; ++h) same = same && present[h] == present[0];
     const int64_t step = same ? block.count : 1;
     for (int64_t h = 0; h < block.count; h += step) {
-      PartialWalk walk(row, {head + h, step}, width, begins, present[h], scratch);
+      PartialWalk walk(row, {head + h, step}, width, begins, scratch);
       Partial result = walk.make_partial();
-      const bool found = walk.node({0, kCanonicalLeaves}, result);
-      walk.write(found, result, output);
+      if (present[h] != 0) walk.node(present[h], result);
+      walk.write(present[h] != 0, result, output);
     }
   }
 }

@@ -8,7 +8,10 @@
 #include "sim/kernels/attention-inl.h"
 
 #if HWY_ONCE
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
 #include <vector>
 
 #include "platform/errors.h"
@@ -16,6 +19,7 @@
 #include "sim/kernels/canonical_run.h"
 #include "sim/kernels/codec.h"
 #include "sim/kernels/gemm.h"
+#include "sim/kernels/gemm_internal.h"
 
 namespace deepinfer {
 namespace {
@@ -25,9 +29,7 @@ const AttentionKernels& attention_kernels(Target target) {
   return scalar_attention_kernels();
 }
 
-constexpr int64_t kPadding = 16;  // of heads and channels, to whole groups of lanes
-
-int64_t padded(int64_t count) { return (count + kPadding - 1) / kPadding * kPadding; }
+int64_t padded(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 
 size_t element_bytes(ElementType type) {
   return type == ElementType::kBf16 ? sizeof(uint16_t) : sizeof(float);
@@ -54,23 +56,25 @@ GemmOperand operand(const RowView& x) {
              : fp32_operand(static_cast<const float*>(x.data), x.row_stride);
 }
 
-// The first `count` elements of a buffer that grows as needed and does not shrink.
-template <typename T>
-T* at_least(std::vector<T>& buffer, int64_t count) {
-  if (buffer.size() < static_cast<size_t>(count)) buffer.resize(static_cast<size_t>(count));
-  return buffer.data();
-}
-
-// Tree positions of the leaves of KV tiles.
-const std::array<int64_t, kCanonicalLeaves>& position_of_leaf() {
-  static const std::array<int64_t, kCanonicalLeaves> positions = [] {
+// The tree position of a position or entry of the KV axis.
+class TreePositions {
+ public:
+  TreePositions() {
     const ShardMap map = ShardMap::interleaved("KV tiles", 1);
-    std::array<int64_t, kCanonicalLeaves> made;
-    for (size_t leaf = 0; leaf < made.size(); ++leaf) {
-      made[leaf] = map.position_of_leaf(static_cast<int64_t>(leaf));
+    for (size_t leaf = 0; leaf < of_leaf_.size(); ++leaf) {
+      of_leaf_[leaf] = static_cast<uint8_t>(map.position_of_leaf(static_cast<int64_t>(leaf)));
     }
-    return made;
-  }();
+  }
+  // index >= 0.
+  uint8_t operator()(int64_t index) const {
+    return of_leaf_[static_cast<uint64_t>(index) / kKvTileEntries % kCanonicalLeaves];
+  }
+
+ private:
+  std::array<uint8_t, kCanonicalLeaves> of_leaf_;
+};
+const TreePositions& tree_positions() {
+  static const TreePositions positions;
   return positions;
 }
 
@@ -81,114 +85,186 @@ struct ListedKey {
   int64_t position;  // in the tree
 };
 
-// The keys of one row in the order of tree positions, which are a range: at a position (a leaf) the
-// window's ascending, then the compressed (C7.3).
+// The keys of one row in the order of tree positions: at a position (a leaf) the window's
+// ascending, then the compressed (C7.3). Memory is kept from row to row.
 class KeyList {
  public:
-  explicit KeyList(IndexRange positions)
-      : positions_(positions), begin_(static_cast<size_t>(positions.count()) + 1) {}
+  // Keys may be at `positions` only.
+  KeyList(const AttentionLists& lists, IndexRange positions)
+      : lists_(lists),
+        allowed_(positions),
+        rows_(static_cast<size_t>(lists.window_count + lists.compressed_count)),
+        positions_(rows_.size()),
+        keys_(rows_.size()) {}
+
+  // The keys of a row, the window's ascending, then the compressed: for what looks at no positions.
+  void build(int64_t row) {
+    collect(row);
+    for (size_t i = 0; i < in_window_; ++i) keys_[i] = key(lists_.window, i);
+    for (size_t i = in_window_; i < count_; ++i) keys_[i] = key(lists_.compressed, i);
+  }
 
   // window(i) and entry(i) are the tree positions of row i of window and of compressed. Returns a
-  // key outside of the range, if there is one.
+  // key where none may be, if there is one.
   template <typename Window, typename Entry>
-  std::optional<ListedKey> build(const AttentionLists& lists, int64_t row, const Window& window,
-                                 const Entry& entry) {
-    listed_.clear();
-    collect(lists.window_index + row * lists.window_count, lists.window_count, lists.window.rows);
-    for (const int64_t i : rows_) listed_.push_back({true, i, window(i)});
-    collect(lists.compressed_index + row * lists.compressed_count, lists.compressed_count,
-            lists.compressed.rows);
-    for (const int64_t i : rows_) listed_.push_back({false, i, entry(i)});
-
-    std::fill(begin_.begin(), begin_.end(), 0);
-    for (const ListedKey& key : listed_) {
-      if (!positions_.contains(key.position)) return key;
-      ++begin_[place(key) + 1];
+  std::optional<ListedKey> build(int64_t row, const Window& window, const Entry& entry) {
+    collect(row);
+    leaves_.fill({0, 0});
+    present_ = count_keys(0, in_window_, window) | count_keys(in_window_, count_, entry);
+    int32_t begin = 0;
+    for (uint64_t left = present_; left != 0; left &= left - 1) {
+      const int position = std::countr_zero(left);
+      if (!allowed_.contains(position)) return first_at_wrong_place();
+      LeafKeys& leaf = leaves_[static_cast<size_t>(position)];
+      const int32_t keys = leaf.end;
+      leaf = {begin, begin};
+      begin += keys;
     }
-    longest_ = *std::max_element(begin_.begin(), begin_.end());
-    for (size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
-    next_ = begin_;
-    keys_.resize(listed_.size());
-    for (const ListedKey& key : listed_) keys_[static_cast<size_t>(next_[place(key)]++)] = key;
+    place_keys(0, in_window_, lists_.window);
+    place_keys(in_window_, count_, lists_.compressed);
     return {};
   }
 
-  const std::vector<ListedKey>& keys() const { return keys_; }
-  int64_t longest_leaf() const { return longest_; }
-  int64_t first_position() const { return positions_.begin; }
-  const int64_t* position_begin() const { return begin_.data(); }
+  const std::vector<const void*>& keys() const { return keys_; }  // the first count() of them
+  int64_t count() const { return static_cast<int64_t>(count_); }
+  uint64_t present() const { return present_; }
+  const LeafKeys* leaves() const { return leaves_.data(); }
 
  private:
-  // The used ones of `index`, ascending, to rows_.
-  void collect(const int32_t* index, int64_t count, int64_t rows) {
-    rows_.clear();
-    for (int64_t i = 0; i < count; ++i) {
-      DEEPINFER_ASSERT(index[i] >= -1 && index[i] < rows,
-                       "index " << index[i] << " of " << rows << " rows");
-      if (index[i] >= 0) rows_.push_back(index[i]);
-    }
-    if (!std::is_sorted(rows_.begin(), rows_.end())) std::sort(rows_.begin(), rows_.end());
+  void collect(int64_t row) {
+    in_window_ = collect(lists_.window_index + row * lists_.window_count, lists_.window_count,
+                         lists_.window.rows, rows_.data());
+    count_ = in_window_ + collect(lists_.compressed_index + row * lists_.compressed_count,
+                                  lists_.compressed_count, lists_.compressed.rows,
+                                  rows_.data() + in_window_);
   }
-  size_t place(const ListedKey& key) const {
-    return static_cast<size_t>(key.position - positions_.begin);
+  // The used ones of `index`, ascending. Returns how many.
+  static size_t collect(const int32_t* index, int64_t count, int64_t rows, int32_t* to) {
+    size_t used = 0;
+    int32_t last = -1;
+    bool ascending = true;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t row = index[i];
+      DEEPINFER_ASSERT(row >= -1 && row < rows, "index " << row << " of " << rows << " rows");
+      to[used] = row;
+      used += row >= 0 ? 1 : 0;
+      ascending = ascending && (row < 0 || row >= last);
+      last = row < 0 ? last : row;
+    }
+    if (!ascending) std::sort(to, to + used);
+    return used;
   }
 
-  IndexRange positions_;
-  std::vector<int64_t> begin_, next_;  // [positions + 1]
-  std::vector<int64_t> rows_;
-  std::vector<ListedKey> listed_, keys_;
-  int64_t longest_ = 0;
+  // Counts keys by position, in the ends of leaves. Returns a bit for each position that has some.
+  template <typename Position>
+  uint64_t count_keys(size_t first, size_t last, const Position& position_of) {
+    const int32_t* rows = rows_.data();
+    uint8_t* positions = positions_.data();
+    LeafKeys* leaves = leaves_.data();
+    uint64_t present = 0;
+    for (size_t i = first; i < last; ++i) {
+      const uint8_t position = position_of(rows[i]);
+      positions[i] = position;
+      ++leaves[position].end;
+      present |= uint64_t{1} << position;
+    }
+    return present;
+  }
+  const void* key(const RowView& from, size_t i) const {
+    return static_cast<const uint8_t*>(from.data) +
+           static_cast<size_t>(rows_[i] * from.row_stride) * element_bytes(from.type);
+  }
+  void place_keys(size_t first, size_t last, const RowView& from) {
+    LeafKeys* leaves = leaves_.data();
+    const void** keys = keys_.data();
+    for (size_t i = first; i < last; ++i) keys[leaves[positions_[i]].end++] = key(from, i);
+  }
+  ListedKey first_at_wrong_place() const {
+    size_t i = 0;
+    while (allowed_.contains(positions_[i])) ++i;
+    return {i < in_window_, rows_[i], positions_[i]};
+  }
+
+  const AttentionLists& lists_;
+  const IndexRange allowed_;
+  // Of the window's keys, ascending, then of the compressed.
+  std::vector<int32_t> rows_;
+  std::vector<uint8_t> positions_;
+  size_t in_window_ = 0, count_ = 0;
+  std::vector<const void*> keys_;
+  std::array<LeafKeys, kCanonicalLeaves> leaves_ = {};
+  uint64_t present_ = 0;
 };
 
-// The keys of one row side by side, and their products with its heads. Memory is kept from row to
-// row.
-class GatheredKeys {
+// Makes what kernels take from the keys of a row. Memory is kept from row to row.
+class RowMaker {
  public:
-  GatheredKeys(const AttentionLists& lists, Target target)
+  RowMaker(const AttentionLists& lists, Target target)
       : lists_(lists),
         target_(target),
         type_(lists.window_count > 0 ? lists.window.type : lists.compressed.type),
-        width_(padded(lists.q.columns)),
-        head_stride_(padded(lists.heads)) {}
+        width_(padded(lists.q.columns, kKeyChannels)),
+        head_stride_(padded(lists.heads, kAttentionHeads)),
+        by_gemm_(lists.heads > (type_ == ElementType::kBf16 && lists.q.type == ElementType::kBf16
+                                    ? kMostDotHeads
+                                    : kMostFp32DotHeads)) {
+    check_available(target);
+  }
 
-  // Valid until the next call.
-  AttentionRow gather(int64_t row, const KeyList& list) {
-    const int64_t count = static_cast<int64_t>(list.keys().size());
-    const size_t key_bytes = static_cast<size_t>(lists_.q.columns) * element_bytes(type_);
-    const size_t width_bytes = static_cast<size_t>(width_) * element_bytes(type_);
-    uint8_t* to = at_least(keys_, count * static_cast<int64_t>(width_bytes));
-    const RowView values{type_, to, count, width_, width_};
-    for (const ListedKey& key : list.keys()) {
-      const RowView from = rows_from(key.in_window ? lists_.window : lists_.compressed, key.row, 1);
-      std::copy_n(static_cast<const uint8_t*>(from.data), key_bytes, to);
-      std::fill(to + key_bytes, to + width_bytes, uint8_t{0});
-      to += width_bytes;
+  // Valid until the next call, and as long as `list` is not built again.
+  AttentionRow make(int64_t row, const KeyList& list) {
+    AttentionRow made{.key_type = type_,
+                      .keys = list.keys().data(),
+                      .key_count = list.count(),
+                      .present = list.present(),
+                      .leaves = list.leaves(),
+                      .q = rows_from(lists_.q, row * lists_.heads, lists_.heads),
+                      .dots = nullptr,
+                      .dot_stride = 0,
+                      .scale = lists_.scale,
+                      .scratch = nullptr};
+    made.scratch = scratch_.get<float>(
+        attention_scratch_floats(padded(lists_.q.columns, kAttentionHeads), made.key_count));
+    if (by_gemm_ || width_ != lists_.q.columns) gather(made);
+    if (by_gemm_) {
+      float* dots = dots_.get<float>(made.key_count * head_stride_);
+      made.dots = dots, made.dot_stride = head_stride_;
+      if (made.key_count > 0) {
+        // Keys times queries, so that the heads of a key lie side by side.
+        gemm(made.key_count, lists_.heads, lists_.q.columns,
+             operand({type_, made.keys[0], made.key_count, width_, width_}), operand(made.q),
+             fp32_output(dots, head_stride_), {.target = target_});
+        // Lanes without a head.
+        for (int64_t i = 0; i < made.key_count; ++i) {
+          std::fill(dots + i * head_stride_ + lists_.heads, dots + (i + 1) * head_stride_, 0.0f);
+        }
+      }
     }
-    float* dots = at_least(dots_, count * head_stride_);
-    if (count > 0) {
-      // Keys times queries, so that the heads of a key lie side by side.
-      gemm(count, lists_.heads, lists_.q.columns, operand(values),
-           operand(rows_from(lists_.q, row * lists_.heads, lists_.heads)),
-           fp32_output(dots, head_stride_), {.target = target_});
-    }
-    return {dots,
-            head_stride_,
-            list.position_begin(),
-            list.first_position(),
-            values,
-            lists_.heads,
-            lists_.q.columns,
-            lists_.scale,
-            at_least(scratch_, attention_scratch_floats(width_, list.longest_leaf()))};
+    return made;
   }
 
  private:
+  // Copies the keys side by side, padded to whole blocks.
+  void gather(AttentionRow& row) {
+    const size_t key_bytes = static_cast<size_t>(lists_.q.columns) * element_bytes(type_);
+    const size_t width_bytes = static_cast<size_t>(width_) * element_bytes(type_);
+    uint8_t* to = bytes_.get<uint8_t>(row.key_count * static_cast<int64_t>(width_bytes));
+    copies_.resize(static_cast<size_t>(row.key_count));
+    for (size_t i = 0; i < copies_.size(); ++i, to += width_bytes) {
+      std::memcpy(to, row.keys[i], key_bytes);
+      if (key_bytes < width_bytes) std::memset(to + key_bytes, 0, width_bytes - key_bytes);
+      copies_[i] = to;
+    }
+    row.keys = copies_.data();
+  }
+
   const AttentionLists& lists_;
   const Target target_;
   const ElementType type_;
   const int64_t width_, head_stride_;
-  std::vector<uint8_t> keys_;
-  std::vector<float> dots_, scratch_;
+  const bool by_gemm_;  // dots of so many heads
+  gemm_internal::Scratch bytes_, dots_, scratch_;
+  std::vector<const void*> copies_;
 };
 
 // Partials to be merged, sorted by row.
@@ -264,16 +340,13 @@ void sparse_attention(const SparseAttention& args, Target target) {
                          << ", " << args.out.columns << "], first position "
                          << args.window_first_position);
   const AttentionKernels& kernels = attention_kernels(target);
-  const auto& positions = position_of_leaf();
-  const auto entry = [&](int64_t i) {
-    return positions[static_cast<size_t>(i / kKvTileEntries % kCanonicalLeaves)];
-  };
+  const TreePositions& entry = tree_positions();
   const auto window = [&](int64_t i) { return entry(args.window_first_position + i); };
-  KeyList list({0, kCanonicalLeaves});
-  GatheredKeys gathered(args, target);
+  KeyList list(args, {0, kCanonicalLeaves});
+  RowMaker maker(args, target);
   for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
-    list.build(args, t, window, entry);
-    const AttentionRow row = gathered.gather(t, list);
+    list.build(t, window, entry);
+    const AttentionRow row = maker.make(t, list);
     const AttentionOutput output = {args.sink, rows_from(args.out, t * args.heads, args.heads),
                                     args.lse + t * args.heads};
     run_canonical(kernels, scalar_attention_kernels(),
@@ -284,12 +357,11 @@ void sparse_attention(const SparseAttention& args, Target target) {
 void attention_maximum(const AttentionLists& args, float* maximum, Target target) {
   check_lists(args);
   const AttentionKernels& kernels = attention_kernels(target);
-  const auto first_leaf = [](int64_t) { return int64_t{0}; };  // leaves do not matter
-  KeyList list({0, 1});
-  GatheredKeys gathered(args, target);
+  KeyList list(args, {0, kCanonicalLeaves});
+  RowMaker maker(args, target);
   for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
-    list.build(args, t, first_leaf, first_leaf);
-    const AttentionRow row = gathered.gather(t, list);
+    list.build(t);
+    const AttentionRow row = maker.make(t, list);
     run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
       chosen.maximum(row, maximum + t * args.heads);
     });
@@ -302,20 +374,17 @@ std::optional<MisplacedKey> attention_partials(const AttentionPartials& args, Ta
                        args.positions.end <= kCanonicalLeaves,
                    "positions " << args.positions.begin << " to " << args.positions.end);
   const AttentionKernels& kernels = attention_kernels(target);
-  const auto& positions = position_of_leaf();
-  const auto position_of = [&](int64_t index) {
-    return positions[static_cast<size_t>(index / kKvTileEntries % kCanonicalLeaves)];
-  };
+  const TreePositions& position_of = tree_positions();
   const auto window = [&](int64_t i) { return position_of(args.window_positions[i]); };
   const auto entry = [&](int64_t i) { return position_of(args.compressed_entries[i]); };
   const std::vector<Subtree> subtrees = maximal_subtrees(args.positions);
-  KeyList list(args.positions);
-  GatheredKeys gathered(args, target);
+  KeyList list(args, args.positions);
+  RowMaker maker(args, target);
   for (int64_t t = 0; t < args.q.rows / args.heads; ++t) {
-    if (const auto key = list.build(args, t, window, entry)) {
+    if (const auto key = list.build(t, window, entry)) {
       return MisplacedKey{t, key->in_window, key->row, key->position};
     }
-    const AttentionRow row = gathered.gather(t, list);
+    const AttentionRow row = maker.make(t, list);
     const int64_t first = t * args.heads;
     const PartialRow partials = {subtrees.data(), static_cast<int64_t>(subtrees.size()),
                                  args.q.rows,     first,
@@ -339,16 +408,16 @@ void attention_merge(const AttentionMerge& args, Target target) {
   DEEPINFER_ASSERT(args.partial_counts.size() == args.subtrees.size(), args.partial_counts.size()
                                                                            << " counts");
   const AttentionKernels& kernels = attention_kernels(target);
-  std::vector<float> scratch(
-      static_cast<size_t>(attention_scratch_floats(padded(args.channels), 0)));
+  gemm_internal::Scratch memory;
+  float* scratch =
+      memory.get<float>(attention_scratch_floats(padded(args.channels, kAttentionHeads), 0));
   const PartialsByRow by_row(args);
   for (int64_t t = 0; t < args.rows; ++t) {
     const AttentionOutput output = {args.sink, rows_from(args.out, t * args.heads, args.heads),
                                     args.lse + t * args.heads};
     const PartialList partials = by_row.of(t);
-    run_canonical(kernels, scalar_attention_kernels(), [&](const AttentionKernels& chosen) {
-      chosen.merge(partials, output, scratch.data());
-    });
+    run_canonical(kernels, scalar_attention_kernels(),
+                  [&](const AttentionKernels& chosen) { chosen.merge(partials, output, scratch); });
   }
 }
 

@@ -96,24 +96,41 @@ struct SelectKernels {
 };
 
 inline constexpr int64_t kAttentionHeads = 16;  // that are worked on at once
+inline constexpr int64_t kKeyChannels = 32;     // what a key's channels are padded to a multiple of
+// Heads that kernels make dots of, by C2.1 and by C2.2: those of more are a matrix product.
+inline constexpr int64_t kMostDotHeads = 8, kMostFp32DotHeads = 4;
 
-// One query row: its keys in the order of tree positions (C7.3).
+// The keys [begin, end) of a leaf, among those of its row.
+struct LeafKeys {
+  int32_t begin, end;
+};
+
+// One query row, and its keys in the order of tree positions (C7.3).
 struct AttentionRow {
-  const float* dots;    // [keys, head_stride]: q . k, not scaled
-  int64_t head_stride;  // a multiple of 16
-  // Keys position_begin[i] to position_begin[i + 1] are of tree position first_position + i; no key
-  // is elsewhere.
-  const int64_t* position_begin;
-  int64_t first_position;
-  RowView values;  // [keys, channels padded to 16]
-  int64_t heads, channels;
+  ElementType key_type;
+  const void* const* keys;  // [key_count]: where each starts, padded with +0 to kKeyChannels
+  int64_t key_count;
+  uint64_t present;        // a bit for each tree position that has keys
+  const LeafKeys* leaves;  // those of position i: leaves[i], where it has some
+  RowView q;               // [heads, channels]
+  // [keys, dot_stride], dot_stride a multiple of 16: q . k, not scaled. Null: the kernel makes
+  // them, of kMostDotHeads at most.
+  const float* dots;
+  int64_t dot_stride;
   float scale;
   float* scratch;  // attention_scratch_floats()
+
+  int64_t heads() const { return q.rows; }
+  int64_t channels() const { return q.columns; }
 };
-// The accumulators of the seven partials that a walk of the tree holds, and the probabilities of
-// one leaf.
-inline int64_t attention_scratch_floats(int64_t padded_channels, int64_t longest_leaf) {
-  return kAttentionHeads * (7 * padded_channels + longest_leaf);
+// Keys to whole groups of lanes, and one group more.
+inline int64_t attention_scratch_keys(int64_t keys) {
+  return (keys / kAttentionHeads + 2) * kAttentionHeads;
+}
+// The accumulators of the seven partials that a walk of the tree holds, and three arrays of a
+// number for each key and head.
+inline int64_t attention_scratch_floats(int64_t padded_channels, int64_t keys) {
+  return kAttentionHeads * (7 * padded_channels + 3 * attention_scratch_keys(keys));
 }
 
 // What C7.6 makes of one query row.

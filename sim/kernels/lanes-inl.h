@@ -217,6 +217,60 @@ HWY_INLINE void store_bits(F16 a, float* to) {
   for (int i = 0; i < kParts; ++i) hn::StoreU(a.p[i], DF(), to + i * kPartLanes);
 }
 
+// to[j] has word j of the sixteen words at from[i] in lane i: a transposition of 16 x 16.
+HWY_INLINE void load_transposed(const void* const* from, F16* to) {
+#if HWY_TARGET == HWY_AVX3
+  // Rows i, i + 4, i + 8, i + 12 by quarters come straight from memory (masked broadcasts need no
+  // shuffle port), so that 32 shuffles remain.
+  __m512 quarter[16];
+  HWY_UNROLL(16)
+  for (int i = 0; i < 16; ++i) {
+    const auto row = [&](int r) HWY_ATTR {
+      return _mm_loadu_ps(static_cast<const float*>(from[i / 4 + r]) + i % 4 * 4);
+    };
+    __m512 v = _mm512_castps128_ps512(row(0));
+    v = _mm512_mask_broadcast_f32x4(v, 0x00F0, row(4));
+    v = _mm512_mask_broadcast_f32x4(v, 0x0F00, row(8));
+    quarter[i] = _mm512_mask_broadcast_f32x4(v, 0xF000, row(12));
+  }
+  HWY_UNROLL(4)
+  for (int q = 0; q < 4; ++q) {
+    const auto low = [&](int i) HWY_ATTR {
+      return _mm512_castps_pd(_mm512_unpacklo_ps(quarter[4 * i + q], quarter[4 * i + 4 + q]));
+    };
+    const auto high = [&](int i) HWY_ATTR {
+      return _mm512_castps_pd(_mm512_unpackhi_ps(quarter[4 * i + q], quarter[4 * i + 4 + q]));
+    };
+    to[4 * q].p[0].raw = _mm512_castpd_ps(_mm512_unpacklo_pd(low(0), low(2)));
+    to[4 * q + 1].p[0].raw = _mm512_castpd_ps(_mm512_unpackhi_pd(low(0), low(2)));
+    to[4 * q + 2].p[0].raw = _mm512_castpd_ps(_mm512_unpacklo_pd(high(0), high(2)));
+    to[4 * q + 3].p[0].raw = _mm512_castpd_ps(_mm512_unpackhi_pd(high(0), high(2)));
+  }
+#else
+  const hn::CappedTag<float, 4> d;
+  const hn::RepartitionToWide<decltype(d)> d64;
+  alignas(64) float words[kLanes * kLanes];
+  for (int row = 0; row < kLanes; row += 4) {
+    for (int column = 0; column < kLanes; column += 4) {
+      const auto load4 = [&](int r) HWY_ATTR {
+        return hn::LoadU(d, static_cast<const float*>(from[row + r]) + column);
+      };
+      const auto a = load4(0), b = load4(1), c = load4(2), e = load4(3);
+      const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b));
+      const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b));
+      const auto ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e));
+      const auto ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
+      float* out = words + column * kLanes + row;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_low, ce_low)), d, out);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_low, ce_low)), d, out + kLanes);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_high, ce_high)), d, out + 2 * kLanes);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_high, ce_high)), d, out + 3 * kLanes);
+    }
+  }
+  for (int j = 0; j < kLanes; ++j) to[j] = load(words + j * kLanes);
+#endif
+}
+
 // Both lanes of each pair get its even (odd) one.
 HWY_INLINE F16 even_twice(F16 a) { DEEPINFER_SIM_EACH_PART(F16, hn::DupEven(a.p[i])); }
 HWY_INLINE F16 odd_twice(F16 a) { DEEPINFER_SIM_EACH_PART(F16, hn::DupOdd(a.p[i])); }

@@ -131,6 +131,14 @@ inline void store_halves(I16 a, uint16_t* to) {
 }
 inline void store_bits(F16 a, float* to) { std::memcpy(to, a.p, sizeof(a.p)); }
 
+inline void load_transposed(const void* const* from, F16* to) {
+  for (int i = 0; i < kLanes; ++i) {
+    float words[kLanes];
+    std::memcpy(words, from[i], sizeof(words));
+    for (int j = 0; j < kLanes; ++j) to[j].p[i] = words[j];
+  }
+}
+
 inline F16 even_twice(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, a.p[i & ~1]); }
 inline F16 odd_twice(F16 a) { DEEPINFER_SIM_EACH_LANE(F16, a.p[i | 1]); }
 

@@ -1,5 +1,10 @@
 // Cases of attention, pooling, index scores and selections.
+#include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "sim/kernels/attention.h"
 #include "sim/kernels/select.h"
@@ -26,58 +31,146 @@ Tensor chosen_rows(int64_t tokens, int64_t count, int64_t limit) {
   return std::get<0>(std::get<1>(scores.topk(count)).sort(-1)).to(at::kInt);
 }
 
-KernelBenchCase sparse_attention_case(int64_t rows) {
-  constexpr int64_t kKeys = kWindow + kIndexTopK, kEntries = 4096;
-  KernelBenchCase bench = aten_case(
-      "sparse_attention", "attention.h",
-      shape_text({rows, kHeads, kHeadChannels}) + " bf16, " + std::to_string(kWindow) + " + " +
-          std::to_string(kIndexTopK) + " keys",
-      "gather, fp32 bmm, softmax with a sink, bmm", 0, kBf16Tolerance, [rows] {
-        const Tensor q = normal_numbers({rows, kHeads, kHeadChannels}, kBf16);
-        const Tensor window = normal_numbers({kWindow + rows - 1, kHeadChannels}, kBf16),
-                     compressed = normal_numbers({kEntries, kHeadChannels}, kBf16).neg();
-        const Tensor first = at::arange(0, rows, at::kInt).unsqueeze(1);
-        const Tensor window_index = first + at::arange(0, kWindow, at::kInt);
-        const Tensor compressed_index = chosen_rows(rows, kIndexTopK, kEntries);
-        const Tensor sink = normal_numbers({kHeads}, kFp32);
-        const Tensor out = at::empty_like(q), lse = at::empty({rows, kHeads}, kFp32);
-        constexpr double kScale = 0.04419417382415922;  // 512^-1/2
+struct AttentionShape {
+  int64_t rows, heads, channels;
+  int64_t window;           // keys of a row
+  int64_t chosen, entries;  // compressed keys of a row, and all there are
+  bool narrow;
+
+  int64_t keys() const { return window + chosen; }
+};
+
+// Operands, and what peers make of them.
+struct AttentionTensors {
+  explicit AttentionTensors(const AttentionShape& of)
+      : shape(of),
+        q(normal_numbers({of.rows, of.heads, of.channels}, kBf16)),
+        window(normal_numbers({of.window + of.rows - 1, of.channels}, kBf16)),
+        compressed(normal_numbers({of.entries, of.channels}, kBf16).neg()),
+        window_index(at::arange(0, of.rows, at::kInt).unsqueeze(1) +
+                     at::arange(0, of.window, at::kInt)),
+        compressed_index(chosen_rows(of.rows, of.chosen, of.entries)),
+        window_positions(at::arange(0, window.size(0), at::kLong)),
+        compressed_entries(at::arange(0, of.entries, at::kLong)),
+        scale(1 / std::sqrt(static_cast<double>(of.channels))) {}
+
+  AttentionLists lists() const {
+    AttentionLists lists;
+    lists.q = rows_view(q, shape.channels, "q");
+    lists.heads = shape.heads;
+    lists.window = rows_view(window, shape.channels, "window");
+    lists.window_index = window_index.data_ptr<int32_t>();
+    lists.window_count = shape.window;
+    lists.compressed = rows_view(compressed, shape.channels, "compressed");
+    lists.compressed_index = compressed_index.data_ptr<int32_t>();
+    lists.compressed_count = shape.chosen;
+    lists.scale = static_cast<float>(scale);
+    return lists;
+  }
+  Tensor keys() const {  // [rows, keys, channels]
+    return at::cat({window.index_select(0, window_index.flatten())
+                        .view({shape.rows, shape.window, shape.channels}),
+                    compressed.index_select(0, compressed_index.flatten())
+                        .view({shape.rows, shape.chosen, shape.channels})},
+                   1)
+        .to(kFp32);
+  }
+  Tensor scores(const Tensor& keys) const {  // [rows, heads, keys]
+    return at::bmm(q.to(kFp32), keys.transpose(1, 2)).mul_(scale);
+  }
+  Tensor number_a_head() const { return at::empty({shape.rows, shape.heads}, kFp32); }
+
+  AttentionShape shape;
+  Tensor q, window, compressed, window_index, compressed_index;
+  Tensor window_positions, compressed_entries;
+  double scale;
+};
+
+// `products` of the size of q times keys.
+KernelBenchCase attention_case(const std::string& kernel, const std::string& peer,
+                               const AttentionShape& shape, double products,
+                               std::function<BenchPair()> prepare) {
+  // narrow: probabilities are rounded, where the peer's are not.
+  KernelBenchCase bench =
+      aten_case(kernel, "attention.h",
+                shape_text({shape.rows, shape.heads, shape.channels}) + " bf16, " +
+                    std::to_string(shape.window) + " + " + std::to_string(shape.chosen) + " keys" +
+                    (shape.narrow ? ", narrow" : ""),
+                peer, 0, (shape.narrow ? 2 : 1) * kBf16Tolerance, std::move(prepare));
+  bench.targets = BenchTargets::kAll;
+  bench.work = products * gemm_gflop(shape.rows * shape.heads, shape.keys(), shape.channels);
+  bench.unit = "Gflop/s";
+  return bench;
+}
+
+KernelBenchCase sparse_attention_case(const AttentionShape& shape) {
+  return attention_case(
+      "sparse_attention", "gather, fp32 bmm, softmax with a sink, bmm", shape, 2, [shape] {
+        const AttentionTensors tensors(shape);
+        const Tensor sink = normal_numbers({shape.heads}, kFp32);
+        const Tensor out = at::empty_like(tensors.q), lse = tensors.number_a_head();
         SparseAttention args;
-        args.q = rows_view(q, kHeadChannels, "q");
-        args.heads = kHeads;
-        args.window = rows_view(window, kHeadChannels, "window");
-        args.window_index = window_index.data_ptr<int32_t>();
-        args.window_count = kWindow;
-        args.compressed = rows_view(compressed, kHeadChannels, "compressed");
-        args.compressed_index = compressed_index.data_ptr<int32_t>();
-        args.compressed_count = kIndexTopK;
+        static_cast<AttentionLists&>(args) = tensors.lists();
         args.sink = sink.data_ptr<float>();
-        args.scale = static_cast<float>(kScale);
-        args.out = mutable_rows_view(out, kHeadChannels, "out");
+        args.narrow = shape.narrow;
+        args.out = mutable_rows_view(out, shape.channels, "out");
         args.lse = lse.data_ptr<float>();
         return aten_pair(
-            [args, q, window, compressed, window_index, compressed_index, sink, out,
-             lse](Target target) { sparse_attention(args, target); },
+            [args, tensors, sink, out, lse](Target target) { sparse_attention(args, target); },
             {out, lse},
             [=] {
-              const Tensor keys = at::cat({window.index_select(0, window_index.flatten())
-                                               .view({rows, kWindow, kHeadChannels}),
-                                           compressed.index_select(0, compressed_index.flatten())
-                                               .view({rows, kIndexTopK, kHeadChannels})},
-                                          1)
-                                      .to(kFp32);
-              const Tensor scores = at::bmm(q.to(kFp32), keys.transpose(1, 2)).mul_(kScale);
-              const Tensor with_sink =
-                  at::cat({scores, sink.view({1, kHeads, 1}).expand({rows, kHeads, 1})}, -1);
-              const Tensor p = with_sink.softmax(-1).narrow(-1, 0, kKeys);
+              const Tensor keys = tensors.keys(), scores = tensors.scores(keys);
+              const Tensor sinks =
+                  sink.view({1, shape.heads, 1}).expand({shape.rows, shape.heads, 1});
+              const Tensor p = at::cat({scores, sinks}, -1).softmax(-1).narrow(-1, 0, shape.keys());
               return std::vector<Tensor>{at::bmm(p, keys).to(kBf16), scores.logsumexp(-1)};
             });
       });
-  bench.targets = BenchTargets::kAll;
-  // q . k and p . v
-  bench.work = 2 * gemm_gflop(rows * kHeads, kKeys, kHeadChannels);
-  bench.unit = "Gflop/s";
-  return bench;
+}
+
+// The two steps of a rank, which here has all keys.
+KernelBenchCase attention_maximum_case(const AttentionShape& shape) {
+  return attention_case("attention_maximum", "gather, fp32 bmm, amax", shape, 1, [shape] {
+    const AttentionTensors tensors(shape);
+    const Tensor maximum = tensors.number_a_head();
+    return aten_pair(
+        [tensors, lists = tensors.lists(), maximum](Target target) {
+          attention_maximum(lists, maximum.data_ptr<float>(), target);
+        },
+        {maximum}, [=] { return std::vector<Tensor>{tensors.scores(tensors.keys()).amax(-1)}; });
+  });
+}
+
+KernelBenchCase attention_partials_case(const AttentionShape& shape) {
+  return attention_case(
+      "attention_partials", "gather, fp32 bmm, amax, exp, sum, bmm", shape, 2, [shape] {
+        const AttentionTensors tensors(shape);
+        const Tensor maximum = tensors.number_a_head(), sum = tensors.number_a_head();
+        const Tensor out = at::empty({shape.rows, shape.heads, shape.channels}, kFp32);
+        const Tensor list_maximum = tensors.scores(tensors.keys()).amax(-1);
+        AttentionPartials args;
+        static_cast<AttentionLists&>(args) = tensors.lists();
+        args.window_positions = tensors.window_positions.data_ptr<int64_t>();
+        args.compressed_entries = tensors.compressed_entries.data_ptr<int64_t>();
+        args.positions = {0, kCanonicalLeaves};
+        args.list_maximum = shape.narrow ? list_maximum.data_ptr<float>() : nullptr;
+        args.maximum = maximum.data_ptr<float>();
+        args.sum = sum.data_ptr<float>();
+        args.out = out.data_ptr<float>();
+        return aten_pair(
+            [args, tensors, list_maximum, maximum, sum, out](Target target) {
+              const auto misplaced = attention_partials(args, target);
+              TORCH_INTERNAL_ASSERT(!misplaced.has_value());
+            },
+            {maximum, sum, out},
+            [=] {
+              const Tensor keys = tensors.keys();
+              Tensor p = tensors.scores(keys);
+              const Tensor largest = p.amax(-1);
+              p.sub_(largest.unsqueeze(-1)).exp_();
+              return std::vector<Tensor>{largest, p.sum(-1), at::bmm(p, keys)};
+            });
+      });
 }
 
 KernelBenchCase compress_pool_case(int64_t groups) {
@@ -331,7 +424,16 @@ KernelBenchCase moe_gate_case(int64_t rows) {
 
 std::vector<KernelBenchCase> attention_bench_cases() {
   std::vector<KernelBenchCase> cases;
-  for (const int64_t rows : kLongRowCounts) cases.push_back(sparse_attention_case(rows));
+  constexpr int64_t kEntries = 4096;
+  std::vector<AttentionShape> shapes;
+  for (const int64_t rows : kLongRowCounts) {
+    shapes.push_back({rows, kHeads, kHeadChannels, kWindow, kIndexTopK, kEntries, false});
+  }
+  // A rank's heads of a small model, from one of 64 ranks to one of one.
+  for (const int64_t heads : {1, 2, 4, 8, 64}) shapes.push_back({307, heads, 32, 24, 12, 80, true});
+  for (const auto make : {sparse_attention_case, attention_maximum_case, attention_partials_case}) {
+    for (const AttentionShape& shape : shapes) cases.push_back(make(shape));
+  }
   for (const int64_t groups : kRowCounts) cases.push_back(compress_pool_case(groups));
   return cases;
 }
