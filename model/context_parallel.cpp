@@ -14,81 +14,93 @@ namespace {
 // The keyed rows of one span on the rank.
 struct SpanRows {
   size_t span = 0;
+  int64_t begin = 0, count = 0;  // among all keyed rows
+  at::Tensor q;                  // [count, heads, head_dim]
+  at::Tensor window_index;       // int32 [count, window]
+  at::Tensor selected;           // int32 [count, index_topk]
+};
+struct OwnRows {
+  at::Tensor rows;  // int64 [count], of the batch
   int64_t count = 0;
-  at::Tensor rows;          // int64 [count], of the batch
-  at::Tensor q;             // [count, heads, head_dim]
-  at::Tensor window_index;  // int32 [count, window]
-  at::Tensor selected;      // int32 [count, index_topk]
+  std::vector<SpanRows> by_span;
 };
 
-std::vector<SpanRows> rows_of_spans(const ForwardContext& context,
-                                    const std::vector<SpanKeys>& keys, const at::Tensor& q,
-                                    const std::vector<int64_t>& rows) {
-  std::vector<SpanRows> all;
-  auto next = rows.begin();
+OwnRows rows_of_spans(const ForwardContext& context, const std::vector<SpanKeys>& keys,
+                      const at::Tensor& q, const std::vector<int64_t>& rows) {
+  OwnRows own{
+      at::tensor(rows, at::kLong).to(context.device()), static_cast<int64_t>(rows.size()), {}};
+  int64_t begin = 0;
   for (size_t i = 0; i < context.spans.size(); ++i) {
     const BatchSpan& span = context.spans[i];
-    const auto end = std::lower_bound(next, rows.end(), span.begin + span.count);
-    const std::vector<int64_t> own(next, end);
-    next = end;
-    if (own.empty()) continue;
-    SpanRows& to = all.emplace_back();
-    to.span = i;
-    to.count = static_cast<int64_t>(own.size());
-    to.rows = at::tensor(own, at::kLong).to(context.device());
-    if (to.count == span.count) {
-      to.q = span.rows_of(q);
-      to.window_index = context.window[i].index;
-      to.selected = keys[i].selected;
-    } else {
-      const at::Tensor in_span = to.rows - span.begin;
-      to.q = q.index_select(0, to.rows);
-      to.window_index = context.window[i].index.index_select(0, in_span);
-      to.selected = keys[i].selected.index_select(0, in_span);
+    const int64_t end =
+        std::lower_bound(rows.begin() + begin, rows.end(), span.begin + span.count) - rows.begin();
+    if (begin < end) {
+      SpanRows& to = own.by_span.emplace_back(SpanRows{i, begin, end - begin, {}, {}, {}});
+      if (to.count == span.count) {
+        to.q = span.rows_of(q);
+        to.window_index = context.window[i].index;
+        to.selected = keys[i].selected;
+      } else {
+        const at::Tensor of_span = own.rows.slice(0, begin, end);
+        const at::Tensor in_span = of_span - span.begin;
+        to.q = q.index_select(0, of_span);
+        to.window_index = context.window[i].index.index_select(0, in_span);
+        to.selected = keys[i].selected.index_select(0, in_span);
+      }
     }
+    begin = end;
   }
-  return all;
+  return own;
+}
+
+at::Tensor joined(const std::vector<at::Tensor>& parts, int64_t dimension) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts, dimension);
 }
 
 // The largest score of every row and head over the rank's own keys, fp32 [rows, heads].
-at::Tensor own_maximum(const std::vector<SpanRows>& own, const std::vector<SpanKeys>& keys,
-                       const at::Tensor& q, double scale) {
-  at::Tensor maximum = at::full({q.size(0), q.size(1)}, -std::numeric_limits<float>::infinity(),
-                                q.options().dtype(at::kFloat));
-  for (const SpanRows& span : own) {
+at::Tensor own_maximum(const OwnRows& own, const std::vector<SpanKeys>& keys, const at::Tensor& q,
+                       double scale) {
+  const at::Tensor maximum =
+      at::full({q.size(0), q.size(1)}, -std::numeric_limits<float>::infinity(),
+               q.options().dtype(at::kFloat));
+  if (own.count == 0) return maximum;
+  std::vector<at::Tensor> by_span;
+  for (const SpanRows& span : own.by_span) {
     const SpanKeys& of_span = keys[span.span];
-    maximum.index_copy_(0, span.rows,
-                        ops::attention_maximum(span.q, of_span.window, span.window_index,
-                                               of_span.compressed, span.selected, scale));
+    by_span.push_back(ops::attention_maximum(span.q, of_span.window, span.window_index,
+                                             of_span.compressed, span.selected, scale));
   }
+  maximum.index_copy_(0, own.rows, joined(by_span, 0));
   return maximum;
 }
 
 // Partials of the rank's subtrees over its own keys: fp32 [heads, S, keyed rows, head_dim + 2], the
 // last two channels maximum and sum.
-at::Tensor own_partials(const ForwardContext& context, const std::vector<SpanRows>& own,
-                        const std::vector<SpanKeys>& keys, const at::Tensor& q, int64_t rows,
+at::Tensor own_partials(const ForwardContext& context, const OwnRows& own,
+                        const std::vector<SpanKeys>& keys, const at::Tensor& q,
                         const ops::OptionalTensor& maximum, double scale) {
   const IndexRange positions = context.rank.tiles().positions();
   const auto subtrees = static_cast<int64_t>(maximal_subtrees(positions).size());
   const int64_t channels = q.size(2);
   const at::Tensor packed =
-      at::empty({q.size(1), subtrees, rows, channels + 2}, q.options().dtype(at::kFloat));
-  int64_t begin = 0;
-  for (const SpanRows& span : own) {
+      at::empty({q.size(1), subtrees, own.count, channels + 2}, q.options().dtype(at::kFloat));
+  if (own.count == 0) return packed;
+  at::Tensor list_maximum;
+  if (maximum.has_value()) list_maximum = maximum->index_select(0, own.rows);
+  std::vector<at::Tensor> maxima, sums, outs;
+  for (const SpanRows& span : own.by_span) {
     const SpanKeys& of_span = keys[span.span];
     ops::OptionalTensor span_maximum;
-    if (maximum.has_value()) span_maximum = maximum->index_select(0, span.rows);
+    if (list_maximum.defined()) span_maximum = list_maximum.narrow(0, span.begin, span.count);
     const auto [largest, sum, out] = ops::attention_partials(
         span.q, of_span.window, context.window[span.span].positions, span.window_index,
         of_span.compressed, of_span.compressed_entry, span.selected, span_maximum, scale,
         positions.begin, positions.count());
-    const at::Tensor to = packed.slice(2, begin, begin + span.count);
-    to.slice(3, 0, channels).copy_(out.permute({2, 0, 1, 3}));
-    to.select(3, channels).copy_(largest.permute({2, 0, 1}));
-    to.select(3, channels + 1).copy_(sum.permute({2, 0, 1}));
-    begin += span.count;
+    maxima.push_back(largest), sums.push_back(sum), outs.push_back(out);
   }
+  packed.slice(3, 0, channels).copy_(joined(outs, 1).permute({2, 0, 1, 3}));
+  packed.select(3, channels).copy_(joined(maxima, 1).permute({2, 0, 1}));
+  packed.select(3, channels + 1).copy_(joined(sums, 1).permute({2, 0, 1}));
   return packed;
 }
 
@@ -144,7 +156,7 @@ at::Tensor attend_over_ranks(const ForwardContext& context, const KeyedRows& key
   const auto place = static_cast<size_t>(rank.index(Axis::kContext));
 
   const std::vector<int64_t>& own_rows = keyed.of_place[place];
-  const std::vector<SpanRows> own =
+  const OwnRows own =
       rank.region(varies, [&] { return rows_of_spans(context, keys, q, own_rows); });
   ops::OptionalTensor maximum;
   if (context.numerics.narrow_probabilities) {
@@ -153,10 +165,8 @@ at::Tensor attend_over_ranks(const ForwardContext& context, const KeyedRows& key
     const at::Tensor all = rank.all_reduce_max(Axis::kContext, mine);
     maximum = fault("own_maximum_for_narrow_probabilities") ? mine : all;
   }
-  const at::Tensor partials = rank.region(varies, [&] {
-    return own_partials(context, own, keys, q, static_cast<int64_t>(own_rows.size()), maximum,
-                        scale);
-  });
+  const at::Tensor partials =
+      rank.region(varies, [&] { return own_partials(context, own, keys, q, maximum, scale); });
 
   const UnitShards& merged_heads = rank.mesh().merged_heads(rank.index(Axis::kTensor));
   const TileSubtrees& subtrees = rank.mesh().tile_subtrees();
