@@ -35,11 +35,9 @@ at::Tensor pool_groups(const BatchSpan& span, int64_t ratio, at::Tensor values, 
 
 }  // namespace
 
-at::Tensor visible_entries(const BatchSpan& span, int64_t ratio, at::Device device) {
-  const at::Tensor position = at::arange(span.position, span.end_position(),
-                                         at::TensorOptions().dtype(at::kLong).device(device));
+at::Tensor visible_entries(const at::Tensor& positions, int64_t ratio) {
   const int64_t ahead = fault("entry_visible_one_early") ? ratio : 1;
-  return at::floor_divide(position + ahead, ratio);
+  return at::floor_divide(positions + ahead, ratio);
 }
 
 std::vector<ClosedGroups> close_groups(const ForwardContext& context, const LayerPlan& plan,

@@ -30,6 +30,6 @@ void append_entries(ForwardContext& context, const LayerPlan& plan,
 
 // Entries that the query at each of the span's positions sees: floor((p + 1) / ratio), int64
 // [count].
-at::Tensor visible_entries(const BatchSpan& span, int64_t ratio, at::Device device);
+at::Tensor visible_entries(const at::Tensor& positions, int64_t ratio);
 
 }  // namespace deepinfer

@@ -69,7 +69,7 @@ struct ForwardContext {
   // source of its selected entries.
   std::vector<PlaceSet> window_holders;
   std::map<int64_t, std::vector<PlaceSet>> selected_holders;
-  std::vector<at::Tensor> candidates;  // blocks of all ranks, int32 [count, candidate_topk_blocks]
+  at::Tensor candidates;  // blocks of all ranks, int32 [rows, candidate_topk_blocks]
 
   at::Device device() const { return positions.device(); }
   const RopeTable& rope_of(const LayerPlan& plan) const;

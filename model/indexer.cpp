@@ -27,18 +27,9 @@ struct SpanScores {
   bool empty() const { return entries.size(0) == 0; }
 };
 
-// Entries of all ranks that each query sees, by span: int64 [count].
-std::vector<at::Tensor> visible_of_spans(const ForwardContext& context, const LayerPlan& plan) {
-  std::vector<at::Tensor> all;
-  for (const BatchSpan& span : context.spans) {
-    all.push_back(visible_entries(span, plan.ratio, context.device()));
-  }
-  return all;
-}
-
 std::vector<SpanScores> score_entries(const ForwardContext& context, const LayerPlan& plan,
-                                      const IndexQuery& query,
-                                      const std::vector<at::Tensor>& visible) {
+                                      const IndexQuery& query, const at::Tensor& visible) {
+  const at::Tensor own_visible = context.rank.tiles().rows_before(visible);
   std::vector<SpanScores> all;
   int64_t owner = plan.kv_source;
   for (size_t i = 0; i < context.spans.size(); ++i) {
@@ -55,7 +46,7 @@ std::vector<SpanScores> score_entries(const ForwardContext& context, const Layer
     if (own.empty()) continue;
     own.scores = ops::index_score(span.rows_of(query.q), span.rows_of(query.head_weights),
                                   cache.index_keys.slice(0, 0, tiles.rows_before(cache.entries)),
-                                  tiles.rows_before(visible[i]), context.numerics.narrow_index);
+                                  span.rows_of(own_visible), context.numerics.narrow_index);
   }
   return all;
 }
@@ -70,10 +61,9 @@ at::Tensor nothing_scored(const ForwardContext& context, int64_t columns) {
                   at::TensorOptions().dtype(at::kFloat).device(context.device()));
 }
 
-// The candidate blocks of each span, from the blocks' maxima over all ranks.
-std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const LayerPlan& plan,
-                                          const std::vector<SpanScores>& spans,
-                                          const std::vector<at::Tensor>& visible_of_all) {
+// The candidate blocks of each row, from the blocks' maxima over all ranks.
+at::Tensor choose_candidates(const ForwardContext& context, const LayerPlan& plan,
+                             const std::vector<SpanScores>& spans, const at::Tensor& visible) {
   const ModelConfig& config = context.config;
   const ParallelRank& rank = context.rank;
   // Spans are padded to the most blocks, so that one collective serves all.
@@ -93,30 +83,12 @@ std::vector<at::Tensor> choose_candidates(const ForwardContext& context, const L
   });
   const at::Tensor all_maxima = rank.all_reduce_max(Axis::kContext, maxima);
   return rank.region({}, [&] {
-    std::vector<at::Tensor> chosen;
-    for (size_t i = 0; i < spans.size(); ++i) {
-      // The newest block is pinned by the length of all ranks' entries.
-      const at::Tensor visible = fault("newest_block_pinned_by_own_length")
-                                     ? rank.tiles().rows_before(visible_of_all[i])
-                                     : visible_of_all[i];
-      chosen.push_back(ops::candidate_blocks(context.spans[i].rows_of(all_maxima),
-                                             visible_blocks(visible, config), 1,
-                                             config.candidate_topk_blocks));
-    }
-    return chosen;
+    // The newest block is pinned by the length of all ranks' entries.
+    const at::Tensor length =
+        fault("newest_block_pinned_by_own_length") ? rank.tiles().rows_before(visible) : visible;
+    return ops::candidate_blocks(all_maxima, visible_blocks(length, config), 1,
+                                 config.candidate_topk_blocks);
   });
-}
-
-// The largest own scores with their entries: fp32 and int32 [count, index_topk], -inf and -1 for
-// unused places.
-std::pair<at::Tensor, at::Tensor> own_topk(const SpanScores& span, int64_t k) {
-  const at::Tensor row = ops::topk_select(span.scores, k);
-  const at::Tensor known = row.to(at::kLong).clamp_min(0), unused = row.lt(0);
-  return {span.scores.gather(1, known).masked_fill(unused, -std::numeric_limits<float>::infinity()),
-          span.entries.index_select(0, known.reshape({-1}))
-              .view(row.sizes())
-              .to(at::kInt)
-              .masked_fill(unused, -1)};
 }
 
 // The cp places that hold the entries of each row of `topk`, int32 [rows, k].
@@ -136,7 +108,7 @@ void cover_selection(const ForwardContext& context, const LayerPlan& plan) {
   if (context.coverage == nullptr) return;
   const ModelConfig& config = context.config;
   for (const BatchSpan& span : context.spans) {
-    const at::Tensor visible = visible_entries(span, plan.ratio, context.device());
+    const at::Tensor visible = visible_entries(span.rows_of(context.positions), plan.ratio);
     context.cover(Path::kTopkDropped, visible.gt(config.index_topk).sum().item<int64_t>());
     if (!plan.filters_by_candidates) continue;
     context.cover(
@@ -166,8 +138,8 @@ IndexQuery index_query(const ForwardContext& context, const LayerPlan& plan,
 void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQuery& query) {
   const ModelConfig& config = context.config;
   const ParallelRank& rank = context.rank;
-  const std::vector<at::Tensor> visible =
-      rank.region({}, [&] { return visible_of_spans(context, plan); });
+  const at::Tensor visible =
+      rank.region({}, [&] { return visible_entries(context.positions, plan.ratio); });
   const std::vector<SpanScores> spans =
       rank.region(Axis::kContext, [&] { return score_entries(context, plan, query, visible); });
   if (plan.publishes_candidates) {
@@ -175,21 +147,29 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQ
   }
   const bool filtered = (plan.filters_by_candidates && !fault("candidate_filter_missing")) ||
                         (plan.publishes_candidates && fault("candidate_filter_on_its_source"));
+  // The largest own scores with their entries: fp32 and int32 [rows, index_topk], -inf and -1 for
+  // unused places.
   const auto [scores, entries] = rank.region(Axis::kContext, [&] {
-    const at::Tensor best = nothing_scored(context, config.index_topk);
-    const at::Tensor of_best = at::full(best.sizes(), -1, best.options().dtype(at::kInt));
+    const int64_t k = config.index_topk;
+    const at::Tensor best = nothing_scored(context, k);
+    const at::Tensor row = at::full(best.sizes(), -1, best.options().dtype(at::kInt));
+    bool any = false;
     for (size_t i = 0; i < spans.size(); ++i) {
       SpanScores span = spans[i];
       if (span.empty()) continue;
+      any = true;
       if (filtered) {
-        span.scores = ops::candidate_mask(span.scores, context.candidates[i],
+        span.scores = ops::candidate_mask(span.scores, context.spans[i].rows_of(context.candidates),
                                           candidate_block_of(span.entries, config));
       }
-      const auto [best_scores, best_entries] = own_topk(span, config.index_topk);
-      context.spans[i].rows_of(best).copy_(best_scores);
-      context.spans[i].rows_of(of_best).copy_(best_entries);
+      const at::Tensor chosen = ops::topk_select(span.scores, k);
+      context.spans[i].rows_of(row).copy_(chosen);
+      context.spans[i].rows_of(best).copy_(
+          span.scores.gather(1, chosen.to(at::kLong).clamp_min(0)));
     }
-    return std::pair(best, of_best);
+    if (!any) return std::pair(best, row);
+    return std::pair(best.masked_fill(row.lt(0), -std::numeric_limits<float>::infinity()),
+                     rank.tiles().entries_of(row));
   });
   at::Tensor topk = entries;
   if (rank.size(Axis::kContext) > 1 && !fault("topk_of_ranks_not_merged")) {
@@ -205,13 +185,12 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQ
   }
   context.observe("topk", plan.layer, topk);
   context.selected[plan.layer] = rank.region(Axis::kContext, [&] {
-    std::vector<at::Tensor> own;
-    for (size_t i = 0; i < spans.size(); ++i) {
-      const at::Tensor entries_of_span = context.spans[i].rows_of(topk);
-      own.push_back(spans[i].empty() ? at::full_like(entries_of_span, -1)
-                                     : rank.tiles().rows(entries_of_span));
-    }
-    return own;
+    const bool any = std::any_of(spans.begin(), spans.end(),
+                                 [](const SpanScores& span) { return !span.empty(); });
+    const at::Tensor own = any ? rank.tiles().rows(topk) : at::full_like(topk, -1);
+    std::vector<at::Tensor> of_spans;
+    for (const BatchSpan& span : context.spans) of_spans.push_back(span.rows_of(own));
+    return of_spans;
   });
   if (rank.size(Axis::kContext) > 1) {
     context.selected_holders[plan.layer] =

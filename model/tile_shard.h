@@ -27,6 +27,8 @@ class TileShard {
   at::Tensor entries(IndexRange range) const;
   // Row of each entry, -1 where it is another rank's or -1 (unused): int32, of entries' shape.
   at::Tensor rows(const at::Tensor& entries) const;
+  // The entry of each row: int32, of rows' shape; -1 stays.
+  at::Tensor entries_of(const at::Tensor& rows) const;
   at::Device device() const { return device_; }
   // Tree positions of the leaves that the rank holds.
   IndexRange positions() const { return positions_; }
@@ -37,7 +39,8 @@ class TileShard {
   int64_t own_leaves_ = 0;
   std::array<int64_t, kCycle + 1> before_ = {};  // own entries before each place of a cycle
   at::Tensor before_table_;                      // int64 [kCycle], the same
-  at::Tensor row_table_;  // int64 [kCycle]: row in the cycle, -1 for another rank's
+  at::Tensor row_table_;    // int64 [kCycle]: row in the cycle, -1 for another rank's
+  at::Tensor entry_table_;  // int64 [before_[kCycle]]: entry in the cycle
   at::Device device_;
 };
 
