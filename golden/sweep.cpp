@@ -37,38 +37,6 @@ struct Lane {
   }
 };
 
-// Prefill of all prompts in one forward, then one forward a token for those that have not ended.
-std::vector<SweepPrompt> generate(const TextModel& model,
-                                  const std::vector<const GoldenPrompt*>& prompts) {
-  std::vector<Lane> lanes;
-  for (const GoldenPrompt* prompt : prompts) {
-    Lane& lane = lanes.emplace_back();
-    lane.prompt = prompt;
-    lane.sequence =
-        model.new_sequence(static_cast<int64_t>(prompt->tokens.size() + prompt->generated.size()));
-  }
-  for (;;) {
-    std::vector<Chunk> batch;
-    std::vector<Lane*> running;
-    for (Lane& lane : lanes) {
-      if (lane.done()) continue;
-      running.push_back(&lane);
-      batch.push_back(
-          {lane.sequence.get(), lane.step == 0
-                                    ? lane.prompt->tokens
-                                    : std::vector<int64_t>{lane.prompt->generated[lane.step - 1]}});
-    }
-    if (batch.empty()) break;
-    const at::Tensor logits = model.forward(batch);
-    for (size_t i = 0; i < running.size(); ++i) {
-      running[i]->take(logits.narrow(0, static_cast<int64_t>(i), 1));
-    }
-  }
-  std::vector<SweepPrompt> results;
-  for (const Lane& lane : lanes) results.push_back(lane.result);
-  return results;
-}
-
 // Runs `body` and notes what it took.
 void measure(SweepRow& row, const std::function<void()>& body) {
   const bool has_peak = reset_peak_resident();
@@ -117,6 +85,37 @@ ExitCode SweepReport::exit_code() const {
   return all_same() && rows_below_nine() == 0 ? ExitCode::kMatch : ExitCode::kMismatch;
 }
 
+std::vector<SweepPrompt> generate_together(const TextModel& model,
+                                           const std::vector<const GoldenPrompt*>& prompts) {
+  std::vector<Lane> lanes;
+  for (const GoldenPrompt* prompt : prompts) {
+    Lane& lane = lanes.emplace_back();
+    lane.prompt = prompt;
+    lane.sequence =
+        model.new_sequence(static_cast<int64_t>(prompt->tokens.size() + prompt->generated.size()));
+  }
+  for (;;) {
+    std::vector<Chunk> batch;
+    std::vector<Lane*> running;
+    for (Lane& lane : lanes) {
+      if (lane.done()) continue;
+      running.push_back(&lane);
+      batch.push_back(
+          {lane.sequence.get(), lane.step == 0
+                                    ? lane.prompt->tokens
+                                    : std::vector<int64_t>{lane.prompt->generated[lane.step - 1]}});
+    }
+    if (batch.empty()) break;
+    const at::Tensor logits = model.forward(batch);
+    for (size_t i = 0; i < running.size(); ++i) {
+      running[i]->take(logits.narrow(0, static_cast<int64_t>(i), 1));
+    }
+  }
+  std::vector<SweepPrompt> results;
+  for (const Lane& lane : lanes) results.push_back(lane.result);
+  return results;
+}
+
 SweepReport run_sweep(const std::vector<Suite>& suites, const SweepOptions& options) {
   const std::vector<PlannedSuite> planned = plan_suites(suites, options.selection);
   SweepReport report;
@@ -129,7 +128,7 @@ SweepReport run_sweep(const std::vector<Suite>& suites, const SweepOptions& opti
     if (options.progress) options.progress(plan.suite.name + ", one rank");
     measure(suite.alone, [&] {
       for (const GoldenPrompt* prompt : plan.prompts) {
-        suite.alone.prompts.push_back(generate(*model, {prompt})[0]);
+        suite.alone.prompts.push_back(generate_together(*model, {prompt})[0]);
       }
     });
     suite.alone.same = true;
@@ -139,7 +138,7 @@ SweepReport run_sweep(const std::vector<Suite>& suites, const SweepOptions& opti
       row.sizes = sizes;
       measure(row, [&] {
         options.runner(sizes)(*model, nullptr, [&](const TextModel& running) {
-          row.prompts = generate(running, plan.prompts);
+          row.prompts = generate_together(running, plan.prompts);
         });
       });
       row.same = std::equal(row.prompts.begin(), row.prompts.end(), suite.alone.prompts.begin(),

@@ -60,6 +60,11 @@ struct SweepOptions {
   std::function<void(const std::string& line)> progress;          // may be empty
 };
 
+// Runs prompts as lanes of one batch: prefill of all in one forward, then one forward a token for
+// those that have not ended, each after its golden token. Results in the order of the prompts.
+std::vector<SweepPrompt> generate_together(const TextModel& model,
+                                           const std::vector<const GoldenPrompt*>& prompts);
+
 // For each suite: every prompt alone on one rank, then for each mesh all prompts together, prefill
 // and one forward a token. A step after a token that differs continues on the golden token. Throws
 // what plan_suites throws, and what runs throw.

@@ -32,6 +32,7 @@ struct Options {
   int pairs = KernelBenchOptions().pairs;
   int64_t ranks = CollectiveBenchCommand().ranks;
   int64_t workers = 0;
+  bool together = false;
   bool list = false;
   bool json = false;
 };
@@ -265,6 +266,8 @@ CommandRun setup(CLI::App& app) {
                  "collectives: threads that run them (0: one a core)")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
+  app.add_flag("--together", options->together,
+               "ranks: prompts as lanes of one batch, as sweep runs them (default: one by one)");
   app.add_flag("--list", options->list, "List kernels, shapes and peers, and run nothing");
   app.add_flag("--json", options->json, "Print JSON");
   return [options](const CommandContext&) {
@@ -273,12 +276,23 @@ CommandRun setup(CLI::App& app) {
       if (!options->kernels.empty() || !options->targets.empty() || options->list) {
         throw ConfigError({.what = "an option of `bench kernels`",
                            .where = "deepinfer-sim bench " + options->what,
-                           .expected = "--ranks, --workers, --pairs, --json",
+                           .expected = "--ranks, --pairs, --json",
                            .found = "--kernel, --target or --list"});
       }
-      if (options->what == "ranks") {
-        return run_rank_bench(
-            {.ranks = options->ranks, .pairs = options->pairs, .json = options->json});
+      const bool of_ranks = options->what == "ranks";
+      if (of_ranks ? options->workers != 0 : options->together) {
+        throw ConfigError(
+            {.what = "an option of another benchmark",
+             .where = "deepinfer-sim bench " + options->what,
+             .expected = std::string("--ranks, --pairs, --json, ") +
+                         (of_ranks ? "--together (ranks run on one worker)" : "--workers"),
+             .found = of_ranks ? "--workers" : "--together"});
+      }
+      if (of_ranks) {
+        return run_rank_bench({.ranks = options->ranks,
+                               .pairs = options->pairs,
+                               .together = options->together,
+                               .json = options->json});
       }
       return run_collective_bench({.ranks = options->ranks,
                                    .workers = options->workers,

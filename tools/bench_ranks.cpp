@@ -67,8 +67,14 @@ ExitCode run_rank_bench(const RankBenchCommand& command) {
   const auto model = TextModel::load(folder, Numerics::official());
   const GoldenFile golden =
       GoldenFile::read(folder / "golden-official.json", model->config(), model->plan());
+  std::vector<const GoldenPrompt*> prompts;
+  for (const GoldenPrompt& prompt : golden.prompts) prompts.push_back(&prompt);
   const auto work = [&](const TextModel& running) {
-    for (const GoldenPrompt& prompt : golden.prompts) time_generation(running, prompt, 0);
+    if (command.together) {
+      generate_together(running, prompts);
+    } else {
+      for (const GoldenPrompt* prompt : prompts) time_generation(running, *prompt, 0);
+    }
   };
   const std::vector<ParallelSizes> sizes = meshes(command.ranks);
   Measurement alone;
@@ -90,7 +96,10 @@ ExitCode run_rank_bench(const RankBenchCommand& command) {
   }
   const double one_rank = median(alone.seconds);
   if (command.json) {
-    ordered_json json = {{"schema", 1}, {"ranks", command.ranks}, {"pairs", command.pairs}};
+    ordered_json json = {{"schema", 1},
+                         {"ranks", command.ranks},
+                         {"pairs", command.pairs},
+                         {"together", command.together}};
     for (const GoldenPrompt& prompt : golden.prompts) json["prompts"].push_back(prompt.name);
     json["one_rank"] = {{"seconds", one_rank}, {"peak_bytes", alone.peak_bytes}};
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -111,7 +120,8 @@ ExitCode run_rank_bench(const RankBenchCommand& command) {
     std::cout << json.dump(2) << "\n";
     return ExitCode::kMatch;
   }
-  std::cout << "wide/official, " << golden.prompts.size() << " prompts, one worker, "
+  std::cout << "wide/official, " << golden.prompts.size() << " prompts "
+            << (command.together ? "as lanes of one batch" : "one by one") << ", one worker, "
             << command.pairs << " turns; one rank " << std::fixed << std::setprecision(3)
             << one_rank << " s, peak " << mebibytes(alone.peak_bytes) << " MiB\n\n"
             << "mesh                every: s  overhead  comparing  peak MiB   once: s   ratio  "

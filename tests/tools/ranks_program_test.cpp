@@ -90,20 +90,27 @@ TEST_CASE("meshes and names that do not exist are refused") {
 }
 
 TEST_CASE("bench ranks: times, overhead and memory of every mesh") {
-  const ProgramResult run =
-      run_program({"bench", "ranks", "--ranks", "2", "--pairs", "1", "--json"});
-  CHECK(run.exit_code == 0);
-  const json report = json::parse(run.out);
-  CHECK(report.at("one_rank").at("seconds") > 0);
-  CHECK(report.at("meshes").size() == 4);
-  for (const json& mesh : report.at("meshes")) {
-    for (const char* mode : {"every", "once"}) {
-      CHECK(mesh.at(mode).at("seconds") > 0);
-      CHECK(mesh.at(mode).at("overhead") > 0);
-      CHECK(mesh.at(mode).at("overhead") < 1);
+  for (const bool together : {false, true}) {
+    std::vector<std::string> arguments = {"bench",   "ranks", "--ranks", "2",
+                                          "--pairs", "1",     "--json"};
+    if (together) arguments.push_back("--together");
+    const ProgramResult run = run_program(arguments);
+    CHECK(run.exit_code == 0);
+    const json report = json::parse(run.out);
+    CHECK(report.at("together") == together);
+    CHECK(report.at("one_rank").at("seconds") > 0);
+    CHECK(report.at("meshes").size() == 4);
+    for (const json& mesh : report.at("meshes")) {
+      for (const char* mode : {"every", "once"}) {
+        CHECK(mesh.at(mode).at("seconds") > 0);
+        CHECK(mesh.at(mode).at("overhead") > 0);
+        CHECK(mesh.at(mode).at("overhead") < 1);
+      }
     }
   }
   CHECK(contains(refused({"bench", "ranks", "--kernel", "gemm"}), "bench kernels"));
+  CHECK(contains(refused({"bench", "ranks", "--workers", "2"}), "on one worker"));
+  CHECK(contains(refused({"bench", "collectives", "--together"}), "--workers"));
 }
 
 }  // namespace
