@@ -169,6 +169,11 @@ TEST_CASE("a rank's rows are its own entries, ascending") {
         ++owners[static_cast<size_t>(entry)];
       }
       CHECK(found == own);
+      const at::Tensor with_unused =
+          at::cat({at::full({1}, -1, at::kLong), at::tensor(own, at::kLong)});
+      const auto own_rows = static_cast<int64_t>(own.size());
+      CHECK(at::equal(shard.entries_of(at::arange(-1, own_rows, at::kInt).view({1, -1})),
+                      with_unused.to(at::kInt).view({1, -1})));
       const at::Tensor ends = at::arange(0, kEntries, at::kLong);
       const at::Tensor before = shard.rows_before(ends);
       for (const int64_t entry : {0, 1, 8, 511, 512, 513, 1499}) {

@@ -191,6 +191,25 @@ TEST_CASE("prompt chunks and long prompts on meshes") {
   }
 }
 
+// Tiles go round the leaves every 512 entries.
+TEST_CASE("prompts that go round the leaves more than once") {
+  RandomStream random(random_seed(6), "rounds", 0);
+  const auto model = load(kData + "steady", Numerics::official());
+  const Prompts prompts = prompts_at_edges(
+      model->config(), random,
+      kSanitized ? std::vector<int64_t>{530, 3} : std::vector<int64_t>{1100, 3, 517});
+  const at::Tensor expected = generate(*model, prompts, 3, 400);
+  for (const ParallelSizes& sizes : {ParallelSizes{1, 64, 1}, ParallelSizes{2, 3, 4},
+                                     ParallelSizes{3, 18, 9}, ParallelSizes{1, 5, 5}}) {
+    CAPTURE(sizes.text());
+    const RankRun run = run_of(sizes, ReplicaMode::kOnce);
+    CHECK(same_bits(
+        on_ranks(*model, run,
+                 [&](const TextModel& leader) { return generate(leader, prompts, 3, 400); }),
+        expected));
+  }
+}
+
 // Every rank computes and compares, or one does for all; one worker, two, in shuffled orders, or a
 // thread for each rank.
 TEST_CASE("executors, schedules and replica modes change no bit") {
