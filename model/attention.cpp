@@ -89,14 +89,14 @@ std::vector<SpanKeys> gather_keys(const ForwardContext& context, const LayerPlan
           keys.window.slice(0, tiles.rows_before(oldest) - tiles.rows_before(places.first_key))
               .clone();
     }
-    keys.compressed = keys.window.slice(0, 0, 0);
-    keys.compressed_entry = places.positions.slice(0, 0, 0);
     if (plan.compressed() && !(fault("topk_of_own_layer_missing") && !plan.owns_index)) {
       keys.compressed_entry = context.own_entries.at(plan.kv_source)[i];
       keys.compressed =
           span.sequence->caches.at(plan.kv_source).rows.slice(0, 0, keys.compressed_entry.size(0));
       keys.selected = context.selected.at(plan.index_source)[i];
     } else {
+      keys.compressed = keys.window.slice(0, 0, 0);
+      keys.compressed_entry = places.positions.slice(0, 0, 0);
       keys.selected = at::empty({span.count, 0}, places.index.options());
     }
   }

@@ -29,6 +29,7 @@ OwnRows rows_of_spans(const ForwardContext& context, const std::vector<SpanKeys>
                       const at::Tensor& q, const std::vector<int64_t>& rows) {
   OwnRows own{
       at::tensor(rows, at::kLong).to(context.device()), static_cast<int64_t>(rows.size()), {}};
+  if (rows.empty()) return own;
   int64_t begin = 0;
   for (size_t i = 0; i < context.spans.size(); ++i) {
     const BatchSpan& span = context.spans[i];
@@ -57,21 +58,18 @@ at::Tensor joined(const std::vector<at::Tensor>& parts, int64_t dimension) {
   return parts.size() == 1 ? parts[0] : at::cat(parts, dimension);
 }
 
-// The largest score of every row and head over the rank's own keys, fp32 [rows, heads].
-at::Tensor own_maximum(const OwnRows& own, const std::vector<SpanKeys>& keys, const at::Tensor& q,
-                       double scale) {
-  const at::Tensor maximum =
-      at::full({q.size(0), q.size(1)}, -std::numeric_limits<float>::infinity(),
-               q.options().dtype(at::kFloat));
-  if (own.count == 0) return maximum;
+// The largest score of every row and head over the rank's own keys, fp32 [rows, heads]: `nothing`,
+// all -inf, where there are none.
+at::Tensor own_maximum(const OwnRows& own, const std::vector<SpanKeys>& keys,
+                       const at::Tensor& nothing, double scale) {
+  if (own.count == 0) return nothing;
   std::vector<at::Tensor> by_span;
   for (const SpanRows& span : own.by_span) {
     const SpanKeys& of_span = keys[span.span];
     by_span.push_back(ops::attention_maximum(span.q, of_span.window, span.window_index,
                                              of_span.compressed, span.selected, scale));
   }
-  maximum.index_copy_(0, own.rows, joined(by_span, 0));
-  return maximum;
+  return nothing.index_copy(0, own.rows, joined(by_span, 0));
 }
 
 // Partials of the rank's subtrees over its own keys: fp32 [heads, S, keyed rows, head_dim + 2], the
@@ -161,7 +159,12 @@ at::Tensor attend_over_ranks(const ForwardContext& context, const KeyedRows& key
   ops::OptionalTensor maximum;
   if (context.numerics.narrow_probabilities) {
     // Probabilities are rounded against the maximum of the whole list (CANONICAL.md C7.4).
-    const at::Tensor mine = rank.region(varies, [&] { return own_maximum(own, keys, q, scale); });
+    const at::Tensor nothing = rank.region(Axis::kTensor, [&] {
+      return at::full({rows, q.size(1)}, -std::numeric_limits<float>::infinity(),
+                      q.options().dtype(at::kFloat));
+    });
+    const at::Tensor mine =
+        rank.region(varies, [&] { return own_maximum(own, keys, nothing, scale); });
     const at::Tensor all = rank.all_reduce_max(Axis::kContext, mine);
     maximum = fault("own_maximum_for_narrow_probabilities") ? mine : all;
   }

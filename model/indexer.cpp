@@ -29,7 +29,7 @@ struct SpanScores {
 
 std::vector<SpanScores> score_entries(const ForwardContext& context, const LayerPlan& plan,
                                       const IndexQuery& query, const at::Tensor& visible) {
-  const at::Tensor own_visible = context.rank.tiles().rows_before(visible);
+  at::Tensor own_visible;
   std::vector<SpanScores> all;
   int64_t owner = plan.kv_source;
   for (size_t i = 0; i < context.spans.size(); ++i) {
@@ -44,6 +44,7 @@ std::vector<SpanScores> score_entries(const ForwardContext& context, const Layer
     SpanScores& own = all.emplace_back();
     own.entries = misled ? tiles.entries({0, cache.entries}) : context.own_entries.at(owner)[i];
     if (own.empty()) continue;
+    if (!own_visible.defined()) own_visible = tiles.rows_before(visible);
     own.scores = ops::index_score(span.rows_of(query.q), span.rows_of(query.head_weights),
                                   cache.index_keys.slice(0, 0, tiles.rows_before(cache.entries)),
                                   span.rows_of(own_visible), context.numerics.narrow_index);
@@ -55,11 +56,12 @@ at::Tensor candidate_block_of(const at::Tensor& entries, const ModelConfig& conf
   return at::floor_divide(entries, config.candidate_block_size);
 }
 
-// fp32 [rows, columns] of -inf.
-at::Tensor nothing_scored(const ForwardContext& context, int64_t columns) {
-  return at::full({context.positions.size(0), columns}, -std::numeric_limits<float>::infinity(),
-                  at::TensorOptions().dtype(at::kFloat).device(context.device()));
+bool any_entry(const std::vector<SpanScores>& spans) {
+  return std::any_of(spans.begin(), spans.end(),
+                     [](const SpanScores& span) { return !span.empty(); });
 }
+
+constexpr float kUnscored = -std::numeric_limits<float>::infinity();
 
 // The candidate blocks of each row, from the blocks' maxima over all ranks.
 at::Tensor choose_candidates(const ForwardContext& context, const LayerPlan& plan,
@@ -72,8 +74,12 @@ at::Tensor choose_candidates(const ForwardContext& context, const LayerPlan& pla
     const int64_t entries = span.end_position() / plan.ratio;
     blocks = std::max(blocks, ceil_div(entries, config.candidate_block_size));
   }
+  const at::Tensor nothing = rank.region({}, [&] {
+    return at::full({visible.size(0), blocks}, kUnscored, visible.options().dtype(at::kFloat));
+  });
   const at::Tensor maxima = rank.region(Axis::kContext, [&] {
-    const at::Tensor maxima = nothing_scored(context, blocks);
+    if (!any_entry(spans)) return nothing;
+    const at::Tensor maxima = nothing.clone();
     for (size_t i = 0; i < spans.size(); ++i) {
       if (spans[i].empty()) continue;
       context.spans[i].rows_of(maxima).copy_(
@@ -147,35 +153,38 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQ
   }
   const bool filtered = (plan.filters_by_candidates && !fault("candidate_filter_missing")) ||
                         (plan.publishes_candidates && fault("candidate_filter_on_its_source"));
-  // The largest own scores with their entries: fp32 and int32 [rows, index_topk], -inf and -1 for
-  // unused places.
-  const auto [scores, entries] = rank.region(Axis::kContext, [&] {
-    const int64_t k = config.index_topk;
-    const at::Tensor best = nothing_scored(context, k);
-    const at::Tensor row = at::full(best.sizes(), -1, best.options().dtype(at::kInt));
-    bool any = false;
+  // Scores (as bits) and entries of the largest, int32 [2, rows, index_topk]: -inf and -1 where
+  // there is none. They travel in one collective.
+  const auto scores_of = [](const at::Tensor& best) { return best[0].view(at::kFloat); };
+  const at::Tensor nothing = rank.region({}, [&] {
+    const at::Tensor best =
+        at::full({2, visible.size(0), config.index_topk}, -1, visible.options().dtype(at::kInt));
+    scores_of(best).fill_(kUnscored);
+    return best;
+  });
+  const at::Tensor own_best = rank.region(Axis::kContext, [&] {
+    if (!any_entry(spans)) return nothing;
+    const at::Tensor best = nothing.clone();
+    const at::Tensor scores = scores_of(best), row = best[1];
     for (size_t i = 0; i < spans.size(); ++i) {
       SpanScores span = spans[i];
       if (span.empty()) continue;
-      any = true;
       if (filtered) {
         span.scores = ops::candidate_mask(span.scores, context.spans[i].rows_of(context.candidates),
                                           candidate_block_of(span.entries, config));
       }
-      const at::Tensor chosen = ops::topk_select(span.scores, k);
+      const at::Tensor chosen = ops::topk_select(span.scores, config.index_topk);
       context.spans[i].rows_of(row).copy_(chosen);
-      context.spans[i].rows_of(best).copy_(
+      context.spans[i].rows_of(scores).copy_(
           span.scores.gather(1, chosen.to(at::kLong).clamp_min(0)));
     }
-    if (!any) return std::pair(best, row);
-    return std::pair(best.masked_fill(row.lt(0), -std::numeric_limits<float>::infinity()),
-                     rank.tiles().entries_of(row));
+    scores.masked_fill_(row.lt(0), kUnscored);
+    row.copy_(rank.tiles().entries_of(row));
+    return best;
   });
-  at::Tensor topk = entries;
+  at::Tensor topk = own_best[1];
   if (rank.size(Axis::kContext) > 1 && !fault("topk_of_ranks_not_merged")) {
-    // Scores and entries travel in one collective.
-    const at::Tensor best =
-        rank.all_gather(Axis::kContext, at::stack({scores.view(at::kInt), entries}));
+    const at::Tensor best = rank.all_gather(Axis::kContext, own_best);
     const auto of_all = [&](int64_t part) {  // [rows, ranks * index_topk]
       return best.select(1, part).permute({1, 0, 2}).reshape({topk.size(0), -1});
     };
@@ -185,9 +194,7 @@ void select_entries(ForwardContext& context, const LayerPlan& plan, const IndexQ
   }
   context.observe("topk", plan.layer, topk);
   context.selected[plan.layer] = rank.region(Axis::kContext, [&] {
-    const bool any = std::any_of(spans.begin(), spans.end(),
-                                 [](const SpanScores& span) { return !span.empty(); });
-    const at::Tensor own = any ? rank.tiles().rows(topk) : at::full_like(topk, -1);
+    const at::Tensor own = any_entry(spans) ? rank.tiles().rows(topk) : nothing[1];
     std::vector<at::Tensor> of_spans;
     for (const BatchSpan& span : context.spans) of_spans.push_back(span.rows_of(own));
     return of_spans;

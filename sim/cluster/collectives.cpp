@@ -176,10 +176,6 @@ void all_to_all_v(std::span<Call* const> calls) {
   }
 }
 
-std::string counts_text(std::span<const int64_t> counts, int64_t i) {
-  return std::to_string(counts[static_cast<size_t>(i)]);
-}
-
 }  // namespace
 
 CallRecord record_of(const Call& call) {
@@ -204,16 +200,18 @@ std::string difference(const Call& a, int64_t i, const Call& b, int64_t j) {
   if (a.op == CollectiveOp::kBarrier) return "";
   if (described(a).type != described(b).type) return "dtype";
   if (a.op == CollectiveOp::kAllToAllV) {
-    if (counts_text(a.send_counts, j) != counts_text(b.receive_counts, i)) {
-      return "count: member " + std::to_string(i) + " sends " + counts_text(a.send_counts, j) +
-             " elements to member " + std::to_string(j) + ", which expects " +
-             counts_text(b.receive_counts, i);
-    }
-    if (counts_text(b.send_counts, i) != counts_text(a.receive_counts, j)) {
-      return "count: member " + std::to_string(j) + " sends " + counts_text(b.send_counts, i) +
-             " elements to member " + std::to_string(i) + ", which expects " +
-             counts_text(a.receive_counts, j);
-    }
+    const auto at = [](std::span<const int64_t> counts, int64_t member) {
+      return counts[static_cast<size_t>(member)];
+    };
+    const auto text = [](int64_t from, int64_t sent, int64_t to, int64_t expected) {
+      return "count: member " + std::to_string(from) + " sends " + std::to_string(sent) +
+             " elements to member " + std::to_string(to) + ", which expects " +
+             std::to_string(expected);
+    };
+    const int64_t sent = at(a.send_counts, j), expected = at(b.receive_counts, i);
+    if (sent != expected) return text(i, sent, j, expected);
+    const int64_t sent_back = at(b.send_counts, i), expected_back = at(a.receive_counts, j);
+    if (sent_back != expected_back) return text(j, sent_back, i, expected_back);
     return "";
   }
   if (!(described(a).shape == described(b).shape)) return "shape";
