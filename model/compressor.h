@@ -28,8 +28,7 @@ std::vector<ClosedGroups> close_groups(const ForwardContext& context, const Laye
 void append_entries(ForwardContext& context, const LayerPlan& plan,
                     const std::vector<ClosedGroups>& closed);
 
-// Entries that the query at each of the span's positions sees: floor((p + 1) / ratio), int64
-// [count].
+// Entries that the query at each position sees: floor((p + 1) / ratio), int64 of positions' shape.
 at::Tensor visible_entries(const at::Tensor& positions, int64_t ratio);
 
 }  // namespace deepinfer

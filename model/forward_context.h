@@ -58,7 +58,8 @@ struct ForwardContext {
   Observer* observer = nullptr;
   Coverage* coverage = nullptr;
 
-  // Published by source layers, read by later layers of the same forward; one tensor a span.
+  // Published by source layers, read by later layers of the same forward; in vectors of tensors,
+  // one a span.
   std::vector<WindowPlaces> window;
   // By KV source: the rank's own entries of the cache, ascending, int64 [rows].
   std::map<int64_t, std::vector<at::Tensor>> own_entries;

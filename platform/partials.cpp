@@ -113,22 +113,24 @@ std::vector<Subtree> check_attention_merge(const Tensor& maximum, const Tensor& 
                                            const ops::OptionalTensor& sink) {
   const char* const op = "attention_merge";
   TORCH_CHECK(out.dim() == 3 && maximum.sizes() == out.sizes().slice(0, 2) &&
-                  sum.sizes() == maximum.sizes() && tokens >= 0,
-              op, ": maximum and sum [P, H], out [P, H, C] expected, found ", maximum.sizes(), ", ",
-              sum.sizes(), ", ", out.sizes());
+                  sum.sizes() == maximum.sizes() && out.size(2) > 0,
+              op, ": maximum and sum [P, H], out [P, H, C] with C > 0 expected, found ",
+              maximum.sizes(), ", ", sum.sizes(), ", ", out.sizes());
   TORCH_CHECK(rows.dim() == 1 && rows.size(0) == out.size(0) && rows.scalar_type() == at::kLong, op,
               ": rows must be int64 [", out.size(0), "], found ", rows.scalar_type(), " ",
               rows.sizes());
+  TORCH_CHECK(tokens >= 0, op, ": tokens must not be negative, found ", tokens);
   TORCH_CHECK(!sink.has_value() || sink->numel() == out.size(1), op, ": sink must be [",
               out.size(1), "]");
   std::vector<Subtree> subtrees;
   for (size_t i = 0; i < std::min(begins.size(), counts.size()); ++i) {
     subtrees.push_back({begins[i], counts[i]});
   }
-  TORCH_CHECK(begins.size() == counts.size() && row_counts.size() == counts.size() &&
-                  are_subtrees(subtrees, kCanonicalLeaves),
-              op, ": begins and counts of ", row_counts.size(),
-              " disjoint subtrees in tree order expected, found ", begins, " and ", counts);
+  TORCH_CHECK(begins.size() == counts.size() && are_subtrees(subtrees, kCanonicalLeaves), op,
+              ": begins and counts of disjoint subtrees in tree order expected, found ", begins,
+              " and ", counts);
+  TORCH_CHECK(row_counts.size() == counts.size(), op, ": row_counts of ", counts.size(),
+              " subtrees expected, found ", row_counts);
   const Tensor named = rows.cpu().contiguous();
   const int64_t* row = named.data_ptr<int64_t>();
   int64_t begin = 0;

@@ -1,5 +1,5 @@
-// The arguments of the ops that return a rank's partial sums, checked alike by every
-// implementation.
+// The arguments of the ops that return a rank's partial sums, or merge those of all, checked alike
+// by every implementation.
 #pragma once
 
 #include <cstdint>

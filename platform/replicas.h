@@ -61,8 +61,8 @@ class Replicas {
 
   // The result of `compute` of the first rank that came to this call; others wait for it (without
   // letting other ranks of their thread run, so `compute` must not wait for any). Results are
-  // shared: nobody may write into them. What `compute` throws goes to the caller, and the next rank
-  // computes.
+  // shared: a rank may not write into them (a collective may, that all of the ranks take part in).
+  // What `compute` throws goes to the caller, and the next rank computes.
   template <class Compute>
   auto once(int64_t rank, size_t partition, const Compute& compute) {
     using Result = std::invoke_result_t<const Compute&>;

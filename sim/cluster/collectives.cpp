@@ -262,8 +262,10 @@ void perform(std::span<Call* const> calls) {
 }
 
 bool have_one_output(std::span<Call* const> calls) {
-  return calls.front()->out.data == calls.back()->out.data && calls.size() > 1 &&
-         calls.front()->out.data != nullptr;
+  const void* first = calls.front()->out.data;
+  return calls.size() > 1 && first != nullptr &&
+         std::all_of(calls.begin() + 1, calls.end(),
+                     [&](const Call* call) { return call->out.data == first; });
 }
 
 void gather(std::span<Call* const> calls, IndexRange members) {

@@ -41,13 +41,13 @@ class RankCommunicator final : public Communicator {
   void all_reduce_tree(const ShardMap& map, std::span<const float* const> partials,
                        const Buffer& out, const Group& group, CallSite site) override {
     const int64_t position = own(group).position();
+    DEEPINFER_ASSERT(map.ranks() == group.size(), "axis " << map.axis() << " of " << map.ranks()
+                                                          << " ranks, group of " << group.size());
     const auto given = static_cast<int64_t>(partials.size());
     const auto subtrees = static_cast<int64_t>(map.subtrees_of_rank(position).size());
     const int64_t blocks = given / subtrees;
-    DEEPINFER_ASSERT(map.ranks() == group.size() && blocks > 0 && given % subtrees == 0 &&
-                         out.shape.elements() % blocks == 0,
-                     "axis " << map.axis() << " of " << map.ranks() << " ranks, group of "
-                             << group.size() << ", " << given << " partials of " << subtrees
+    DEEPINFER_ASSERT(blocks > 0 && given % subtrees == 0 && out.shape.elements() % blocks == 0,
+                     "axis " << map.axis() << ": " << given << " partials of " << subtrees
                              << " subtrees, " << out.shape.elements() << " elements");
     require_reducible(out.type, CollectiveOp::kAllReduceTree, site);
     Call& call = begin_call(CollectiveOp::kAllReduceTree, {}, out, site);

@@ -523,6 +523,8 @@ inline constexpr int64_t kFewNarrowHeads = 2;
 inline constexpr int64_t kFewNarrowHeads = 4;
 #endif
 
+static_assert(kFewNarrowHeads <= kMostFp32DotHeads);  // whose dots no GEMM has made
+
 // use(walk) for each block of heads of a row. maximum(head) is that of narrow rows' lists, or
 // made here if `maximum` is null.
 template <typename T, typename Use>

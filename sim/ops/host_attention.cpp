@@ -326,11 +326,13 @@ ops::TensorPair attention_merge(const Tensor& maximum, const Tensor& sum, const 
   args.partial_counts = row_counts.vec();
   args.rows = tokens, args.heads = out.size(1), args.channels = out.size(2);
   const Tensor m = maximum.contiguous(), l = sum.contiguous(), named = rows.contiguous();
-  // Channels with something between the rows, as ranks hand them over, are read where they are.
-  const bool in_rows = out.stride(2) == 1 && out.stride(0) == out.stride(1) * out.size(1) &&
-                       out.stride(1) >= out.size(2);
-  const Tensor o = in_rows ? out : out.contiguous();
-  args.partial_out_stride = o.stride(1);
+  // Channels with something between the rows, as ranks hand them over, are read where they are. The
+  // stride of a dimension of one element says nothing.
+  const int64_t stride = args.heads == 1 ? out.stride(0) : out.stride(1);
+  const bool in_rows = out.stride(2) == 1 && stride >= args.channels &&
+                       (args.heads == 1 || out.stride(0) == stride * args.heads);
+  const Tensor o = in_rows ? out : out.clone(at::MemoryFormat::Contiguous);
+  args.partial_out_stride = in_rows ? stride : args.channels;
   const Tensor s = checked_sink("attention_merge", sink, args.heads);
   const Tensor merged =
       at::empty({args.rows, args.heads, args.channels}, out.options().dtype(out_dtype));
