@@ -555,7 +555,9 @@ ops::TensorPair merge_listed(const Tensors& in, const std::vector<int64_t>& begi
   // As ranks hand them over: something stands between the rows; or, of one head, the stride of a
   // dimension of one element is any.
   Tensor out = at::constant_pad_nd(take(2), {0, 2}, 7).slice(2, 0, in[2].size(3));
-  if (out.size(1) == 1) out = take(2).transpose(0, 1).contiguous().transpose(0, 1);
+  if (out.size(1) == 1) {
+    out = take(2).transpose(0, 1).clone(at::MemoryFormat::Contiguous).transpose(0, 1);
+  }
   return ops::attention_merge(take(0), take(1), out, at::tensor(rows, at::kLong), tokens, begins,
                               counts, row_counts, sink, type);
 }
